@@ -14,7 +14,7 @@ from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.description import BY_SIZE
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.runtime.routine import ChoiceStep
-from rlx.backends.gpu.schedule.buckets import EDGES, MAX_WAYS, SLACKS, covered
+from rlx.backends.gpu.schedule.buckets import EDGES, MAX_ALTERNATIVES, SLACKS, covered
 from rlx.backends.gpu.schedule.size_axes import SizeAxis, coarser, size_axes
 from rlx.backends.gpu.simulated import SIMULATED
 from rlx.backends.gpu.task import Choice, GpuTask, Launch, taken_launches
@@ -89,7 +89,7 @@ def test_a_bucket_has_a_schedule_for_its_greatest_sizes(rows: Dim) -> None:
     """One that a static compile would take, or that is predicted to take hardly longer."""
     task = task_of(linear(rows))
     assert isinstance(task, Choice)
-    assert 2 < len(task.ways) <= MAX_WAYS
+    assert 2 < len(task.alternatives) <= MAX_ALTERNATIVES
     for edge in (e for e in EDGES if e <= 64):
         static = launch_of(task_of(linear(edge)), {})
         times = {v.note: v.predicted_ns for v in static.variants}
@@ -136,7 +136,7 @@ def test_programs_of_buckets_have_the_names_of_the_call() -> None:
     m = Dim("m", 1, 4096)
     task = task_of(linear(m))
     assert isinstance(task, Choice)
-    assert len({t.key for t in task.launches}) == len(task.ways)
+    assert len({t.key for t in task.launches}) == len(task.alternatives)
     for program in (t.program() for t in task.launches):
         scalars = [s.dim for s in program.scalars if s.dim is not None]
         assert set(symbols_of([*program.grid, *scalars])) <= {m}

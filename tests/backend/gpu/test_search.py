@@ -14,7 +14,7 @@ from rlx.backends.gpu import simulated
 from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.description import describe
 from rlx.backends.gpu.device import Code, Kernel
-from rlx.backends.gpu.problems import problems_of, sizes_of_ways
+from rlx.backends.gpu.problems import problems_of, sizes_of_alternatives
 from rlx.backends.gpu.runtime.trial import Effort, Problem
 from rlx.backends.gpu.search import Search
 from rlx.backends.gpu.simt.builder import Builder
@@ -197,11 +197,11 @@ def test_products_are_searched_and_described(tmp_path: Path) -> None:
     assert decision.reason.count("predicted") > decision.reason.count("measured") == 2
 
 
-def test_each_way_of_a_kernel_is_tried_at_sizes_of_its_own() -> None:
+def test_each_alternative_of_a_kernel_is_tried_at_sizes_of_its_own() -> None:
     rows, length = Dim("rows", 1), Dim("length", 1, 512)
     buckets = Buckets((rows * length,), ((128, 2048),), (1, 0, 2))
     usual = {"rows": 64, "length": 96}
-    found = sizes_of_ways(buckets, usual)
+    found = sizes_of_alternatives(buckets, usual)
     assert next(iter(found.items())) == (2, usual)
     assert {n: s["rows"] * s["length"] for n, s in found.items()} == {0: 2048, 1: 128, 2: 64 * 96}
-    assert sizes_of_ways(buckets, {"rows": 64}) == {}
+    assert sizes_of_alternatives(buckets, {"rows": 64}) == {}

@@ -17,7 +17,7 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.lay_out import lay_out, owners_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
-from rlx.backends.gpu.schedule.buckets import named_products, ways_of_each
+from rlx.backends.gpu.schedule.buckets import alternatives_of_each, named_products
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
@@ -103,7 +103,7 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def program(self, lir: LirModule) -> KernelProgram:
         from rlx.pipeline import select_kernels
 
-        most = ways_of_each(named_products(lir.mir.graph))
+        most = alternatives_of_each(named_products(lir.mir.graph))
         return select_kernels(lir, GpuKernels(self.machine, most))
 
     def build(self, program: KernelProgram) -> Artefact:

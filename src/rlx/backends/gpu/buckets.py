@@ -13,7 +13,7 @@ from rlx.core.dim import DimLike
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Which one of several ways sizes take."""
+    """Which one of several alternatives sizes take."""
 
     sizes: tuple[DimLike, ...]
     edges: tuple[tuple[int, ...], ...]

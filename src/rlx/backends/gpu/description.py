@@ -102,7 +102,12 @@ def _with_variants(
 
     for task in tasks:
         if isinstance(task, Choice):
-            yield replace(task, ways=tuple(tuple(map(taken, way)) for way in task.ways))
+            yield replace(
+                task,
+                alternatives=tuple(
+                    tuple(map(taken, alternative)) for alternative in task.alternatives
+                ),
+            )
         else:
             yield taken(task) if isinstance(task, Launch) else task
 
@@ -162,5 +167,5 @@ def _by_size(choice: Choice) -> Decision:
     """That a kernel has several schedules, and what decides between them."""
     buckets = choice.buckets
     edges = (f"{d} at {', '.join(map(str, e))}" for d, e in zip(buckets.sizes, buckets.edges))
-    reason = f"{len(choice.ways)} schedules, divided by {' and by '.join(edges)}"
+    reason = f"{len(choice.alternatives)} schedules, divided by {' and by '.join(edges)}"
     return Decision("", BY_SIZE, (), True, reason, is_reversible=False, kind="kernel")

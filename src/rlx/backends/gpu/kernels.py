@@ -17,7 +17,7 @@ from rlx.backends.gpu.lower.attention.launch import attention_schedule
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.buckets import MAX_WAYS, bucketed
+from rlx.backends.gpu.schedule.buckets import MAX_ALTERNATIVES, bucketed
 from rlx.backends.gpu.schedule.contraction import (
     contraction_schedule,
     few_rows_schedule,
@@ -76,7 +76,7 @@ class GpuKernels:
     """What selection asks of a GPU, for one machine."""
 
     machine: GpuMachine
-    max_ways: int = MAX_WAYS
+    max_alternatives: int = MAX_ALTERNATIVES
     """Schedules of a kernel by its sizes."""
 
     @property
@@ -105,7 +105,7 @@ class GpuKernels:
         if isinstance(whole, Refusal) or call.prologue_only:
             return whole
         make = lambda kernel: self._scheduled(call, kernel)
-        return bucketed(call.kernel, whole, make, self.max_ways)
+        return bucketed(call.kernel, whole, make, self.max_alternatives)
 
     def _scheduled(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
         constants = frozenset[int]() if call.prologue_only else call.constants

@@ -1,7 +1,7 @@
 """What a search tries: the launches of a call that may be other programs, and at which sizes.
 
-Launches are tried at the sizes that the plan was made for. Where a kernel has several ways to run,
-by buckets of its sizes, each way is tried at sizes of its own; those of the plan come first.
+Launches are tried at the sizes that the plan was made for. Where a kernel has several alternatives,
+by buckets of its sizes, each is tried at sizes of its own; those of the plan come first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlx.kernel.program.schedule import Buffer
 LEAST_SHARE = 0.01
 """Of what all launches at the same sizes are predicted to take, for one to be tried."""
 MAX_SIZES = 1024
-"""Sizes that are looked at for those of each way."""
+"""Sizes that are looked at for those of each alternative."""
 Sizes = Mapping[str, int]
 
 
@@ -49,12 +49,12 @@ def _key(sizes: Sizes) -> object:
 
 
 def problems_of(program: KernelProgram) -> Iterator[Problem]:
-    """Every launch of a call that has other programs, those of all ways that its kernel has."""
-    ways: dict[Buckets, dict[int, Sizes]] = {}
+    """Every launch of a call that has other programs, in all alternatives of its kernel."""
+    alternatives: dict[Buckets, dict[int, Sizes]] = {}
     for top in program.main.calls:
         for step in top.within():
             if isinstance(step.lowering, KernelSequence):
-                for launch, sizes in _launches(step.lowering.schedule.tasks, program, ways):
+                for launch, sizes in _launches(step.lowering.schedule.tasks, program, alternatives):
                     problem = problem_of(launch, step, program, sizes) if launch.others else None
                     yield from () if problem is None else (problem,)
 
@@ -68,14 +68,14 @@ def _launches(
             yield task, usual
         elif isinstance(task, Choice):
             if task.buckets not in known:
-                known[task.buckets] = sizes_of_ways(task.buckets, usual)
+                known[task.buckets] = sizes_of_alternatives(task.buckets, usual)
             for number, sizes in known[task.buckets].items():
-                yield from ((launch, sizes) for launch in task.ways[number])
+                yield from ((launch, sizes) for launch in task.alternatives[number])
 
 
-def sizes_of_ways(buckets: Buckets, usual: Sizes) -> dict[int, Sizes]:
-    """Way → sizes at which a call takes it: the usual ones for the way that these take, and first;
-    for another the greatest powers of two up to them, as it was chosen for its greatest sizes."""
+def sizes_of_alternatives(buckets: Buckets, usual: Sizes) -> dict[int, Sizes]:
+    """Alternative → sizes at which a call takes it: the usual ones for the one that these take, and
+    first; for another the greatest powers of two up to them, for which it was chosen."""
     symbols = symbols_of(buckets.sizes)
     if any(s.name not in usual for s in symbols):
         return {}

@@ -1,7 +1,7 @@
 """Launches as the program of kernels holds them: a SIMT program, and the buffers that it is given.
 
 A program is written when it is needed, never to learn how a kernel runs. A kernel with named dims
-may have several ways to run, of which a call takes the one of its sizes. Steps that no kernel of
+may have several alternatives, of which a call takes the one of its sizes. Steps that no kernel of
 the device does are the host's: their operands are copied there, and the results back.
 """
 
@@ -130,17 +130,17 @@ class HostTask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several ways to run a kernel, by the sizes of a call."""
+    """One of several alternatives of a kernel, by the sizes of a call."""
 
     name: str
     buckets: Buckets
-    ways: tuple[tuple[Launch, ...], ...]
+    alternatives: tuple[tuple[Launch, ...], ...]
     scratch: DimLike = 0
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """Those of all ways."""
-        return tuple(launch for way in self.ways for launch in way)
+        """Those of all alternatives."""
+        return tuple(launch for alternative in self.alternatives for launch in alternative)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -153,14 +153,17 @@ class Choice:
 
     @property
     def key(self) -> Hashable:
-        return self.buckets, tuple(tuple(t.key for t in way) for way in self.ways)
+        return self.buckets, tuple(
+            tuple(t.key for t in alternative) for alternative in self.alternatives
+        )
 
     def on(self, buffers: tuple[Buffer, ...]) -> Choice:
         moved = dict(zip(self.buffers, buffers, strict=True))
-        ways = tuple(
-            tuple(t.on(tuple(moved[b] for b in t.buffers)) for t in way) for way in self.ways
+        alternatives = tuple(
+            tuple(t.on(tuple(moved[b] for b in t.buffers)) for t in alternative)
+            for alternative in self.alternatives
         )
-        return replace(self, ways=ways)
+        return replace(self, alternatives=alternatives)
 
     def split(self, is_split: bool) -> Choice:
         return self
@@ -170,10 +173,10 @@ class Choice:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Each way, and the sizes that it is for."""
+        """Each alternative, and the sizes that it is for."""
         return tuple(
-            f"{self.buckets.text(i)}: {', then '.join(t.text({}) for t in way)}"
-            for i, way in enumerate(self.ways)
+            f"{self.buckets.text(i)}: {', then '.join(t.text({}) for t in alternative)}"
+            for i, alternative in enumerate(self.alternatives)
         )
 
 
@@ -197,12 +200,12 @@ def taken_launches(tasks: Iterable[GpuTask], sizes: Mapping[str, int]) -> Iterat
             names = {s.name for s in symbols_of(task.buckets.sizes)}
             is_known = names <= sizes.keys()
             number = task.buckets.at(lambda d: evaluate(d, sizes)) if is_known else None
-            yield from task.launches if number is None else task.ways[number]
+            yield from task.launches if number is None else task.alternatives[number]
         elif isinstance(task, Launch):
             yield task
 
 
 def lines_of(tasks: Iterable[GpuTask]) -> Iterator[str]:
-    """How tasks run, a line for each way of those that have several."""
+    """How tasks run, a line for each alternative of those that have several."""
     for task in tasks:
         yield from task.lines if isinstance(task, Choice) else (task.text({}),)

@@ -34,7 +34,7 @@ MIN_STAGING_COST = 4
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One way to run one kernel."""
+    """A schedule of one kernel."""
 
     order: tuple[Axis, ...]
     """The output's loops, the outermost first."""

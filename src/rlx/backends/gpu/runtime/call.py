@@ -265,7 +265,7 @@ class Call:
         """The steps as they are at these sizes."""
         for step in segment.steps:
             if isinstance(step, ChoiceStep):
-                yield from step.ways[step.buckets.at(self._int)]
+                yield from step.alternatives[step.buckets.at(self._int)]
             else:
                 yield step
 

@@ -247,8 +247,11 @@ class _RoutineMaker:
         self, step: ProgramStep, task: GpuTask, temps: Sequence[Place], packs: Buffer | None = None
     ) -> AnyStep:
         match task:
-            case Choice(buckets=buckets, ways=ways):
-                made = (tuple(self._launch(step, t, temps, packs) for t in way) for way in ways)
+            case Choice(buckets=buckets, alternatives=alternatives):
+                made = (
+                    tuple(self._launch(step, t, temps, packs) for t in alternative)
+                    for alternative in alternatives
+                )
                 return ChoiceStep(buckets, tuple(made))
             case Launch():
                 return self._launch(step, task, temps, packs)
@@ -302,7 +305,9 @@ class _RoutineMaker:
     ) -> Iterable[AnyStep]:
         for task in schedule.tasks:
             if isinstance(task, Choice):
-                made = (tuple(self._copying(step, value, t, room) for t in w) for w in task.ways)
+                made = (
+                    tuple(self._copying(step, value, t, room) for t in w) for w in task.alternatives
+                )
                 yield ChoiceStep(task.buckets, tuple(made))
             else:
                 assert isinstance(task, Launch)

@@ -169,10 +169,10 @@ class ScanStep:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceStep:
-    """The launches of one of several ways, by sizes."""
+    """The launches of one of several alternatives, by sizes."""
 
     buckets: Buckets
-    ways: tuple[tuple[LaunchStep, ...], ...]
+    alternatives: tuple[tuple[LaunchStep, ...], ...]
 
 
 Enqueued = LaunchStep | CopyStep | ChoiceStep
@@ -241,7 +241,7 @@ def launches_in(step: AnyStep) -> tuple[LaunchStep, ...]:
         case LaunchStep():
             return (step,)
         case ChoiceStep():
-            return tuple(launch for way in step.ways for launch in way)
+            return tuple(launch for alternative in step.alternatives for launch in alternative)
         case _:
             return ()
 

@@ -59,7 +59,7 @@ Form = Literal["wgmma", "mma", "fma"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """One way to run one attention."""
+    """A schedule of one attention."""
 
     form: Form
     rows: int

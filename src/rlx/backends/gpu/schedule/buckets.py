@@ -49,11 +49,11 @@ EDGES = (1, 16, 64, *(1 << i for i in range(7, 15)))
 sizes fill every device, and choices stay as they are."""
 LOOP_EDGES = (256, 1024, 4096, 16384)
 """The same of loop nests that reduce over named dims."""
-MAX_WAYS, MAX_LOOP_WAYS = 9, 3
+MAX_ALTERNATIVES, MAX_LOOP_ALTERNATIVES = 9, 3
 """Schedules of a kernel."""
-MAX_PROGRAM_WAYS = 48
+MAX_PROGRAM_ALTERNATIVES = 48
 """Of all products of a program together, about: each takes some time to compile."""
-CELLS_PER_WAY = 4
+CELLS_PER_ALTERNATIVE = 4
 """That are looked at, each of which is scheduled."""
 SLACKS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)
 """Of the predicted time of a cell's best schedule: what another may take longer. The first for
@@ -63,9 +63,9 @@ Box: TypeAlias = tuple[tuple[int, int | None], ...]
 Cell: TypeAlias = tuple[int, ...]
 """The number of a range of each size."""
 Make: TypeAlias = Callable[[AnyKernel], "Schedule[GpuTask] | Refusal"]
-Way: TypeAlias = tuple[object, ...]
+ScheduleKey: TypeAlias = tuple[object, ...]
 """What schedules have in common that can be one."""
-Options: TypeAlias = dict[Way, float]
+Options: TypeAlias = dict[ScheduleKey, float]
 """What the schedules of a cell are predicted to take."""
 
 
@@ -79,13 +79,13 @@ def named_products(graph: Graph) -> int:
     return len({(n.op, n.attr_key, tuple(i.shape for i in n.inputs)) for n in named})
 
 
-def ways_of_each(products: int) -> int:
-    """How many ways a kernel may have, where a program has so many products of named dims."""
-    return min(MAX_WAYS, max(2, MAX_PROGRAM_WAYS // max(1, products)))
+def alternatives_of_each(products: int) -> int:
+    """How many a kernel may have, where a program has so many products of named dims."""
+    return min(MAX_ALTERNATIVES, max(2, MAX_PROGRAM_ALTERNATIVES // max(1, products)))
 
 
 def bucketed(
-    kernel: AnyKernel, whole: Schedule[GpuTask], make: Make, most: int = MAX_WAYS
+    kernel: AnyKernel, whole: Schedule[GpuTask], make: Make, most: int = MAX_ALTERNATIVES
 ) -> Schedule[GpuTask]:
     """The schedules of a kernel by its sizes, at most so many, of which `whole` is for all sizes;
     that alone, where no other is better anywhere."""
@@ -93,18 +93,18 @@ def bucketed(
     if form is None or not _is_launched(whole):
         return whole
     is_loop = isinstance(form, Kernel)
-    most = min(most, MAX_LOOP_WAYS) if is_loop else most
-    axes = size_axes(form, LOOP_EDGES if is_loop else EDGES, CELLS_PER_WAY * most)
+    most = min(most, MAX_LOOP_ALTERNATIVES) if is_loop else most
+    axes = size_axes(form, LOOP_EDGES if is_loop else EDGES, CELLS_PER_ALTERNATIVE * most)
     made: dict[object, Schedule[GpuTask]] = {}
     while axes:
         grid = _Grid(form, axes, whole, make, made)
         for slack in SLACKS:
-            ways, table = grid.ways(slack)
-            if len(ways) == 1:
-                return ways[0]
-            if len(ways) <= most:
+            alternatives, table = grid.alternatives(slack)
+            if len(alternatives) == 1:
+                return alternatives[0]
+            if len(alternatives) <= most:
                 sizes, edges = tuple(a.size for a in axes), tuple(a.edges for a in axes)
-                return _joined(Buckets(sizes, edges, table), ways, whole)
+                return _joined(Buckets(sizes, edges, table), alternatives, whole)
         axes = coarser(axes)
     return whole
 
@@ -141,25 +141,25 @@ class _Grid:
         self.made = made
         """By the ranges of sizes; with names of their own for these."""
         self.found: dict[Box, Options] = {}
-        self.own = _way(whole, all(upper_bound(a.size) is not None for a in axes), _note(whole))
+        self.own = _key_of(whole, all(upper_bound(a.size) is not None for a in axes), _note(whole))
         symbols = {s.name: of_symbol(s) for m in monomials_of(form) for s in symbols_in(m)}
         self.names: dict[str, DimLike] = {**symbols, **{a.name: a.size for a in axes}}
         """What the names in schedules of boxes stand for."""
         every = self._options([range(len(a.edges) + 1) for a in axes])
         self.options = dict(sorted(every))
 
-    def ways(self, slack: float) -> tuple[list[Schedule[GpuTask]], tuple[int, ...]]:
+    def alternatives(self, slack: float) -> tuple[list[Schedule[GpuTask]], tuple[int, ...]]:
         """The schedules, and which one each cell has."""
-        groups: dict[Way, list[Cell]] = {}
+        groups: dict[ScheduleKey, list[Cell]] = {}
         for cell, kind in covered(self.options, slack).items():
             groups.setdefault(kind, []).append(cell)
-        ways, taken = list[Schedule[GpuTask]](), dict[Cell, int]()
+        alternatives, taken = list[Schedule[GpuTask]](), dict[Cell, int]()
         for kind, group in groups.items():
             for made, cells in self._schedules(kind, group):
-                if made not in ways:
-                    ways.append(made)
-                taken |= dict.fromkeys(cells, ways.index(made))
-        return ways, tuple(taken[c] for c in self.options)
+                if made not in alternatives:
+                    alternatives.append(made)
+                taken |= dict.fromkeys(cells, alternatives.index(made))
+        return alternatives, tuple(taken[c] for c in self.options)
 
     def _options(self, ranges: list[range]) -> Iterator[tuple[Cell, Options]]:
         """The schedules of each cell. Where nothing is predicted, and the least and the greatest
@@ -179,11 +179,11 @@ class _Grid:
         box = self._box(cells)
         if box not in self.found:
             made, is_bounded = self._within(box), all(high is not None for _, high in box)
-            self.found[box] = {_way(made, is_bounded, n): ns for n, ns in _notes(made)}
+            self.found[box] = {_key_of(made, is_bounded, n): ns for n, ns in _notes(made)}
         return self.found[box]
 
     def _schedules(
-        self, kind: Way, cells: list[Cell]
+        self, kind: ScheduleKey, cells: list[Cell]
     ) -> Iterator[tuple[Schedule[GpuTask], list[Cell]]]:
         """Those of a kind, each for some of the cells: one for the least box around all of them, if
         that has one of the kind; else those of two parts."""
@@ -263,13 +263,13 @@ class _Grid:
 # -- kinds ----------------------------------------------------------------------------------------
 
 
-def _way(schedule: Schedule[GpuTask], is_bounded: bool, note: str) -> Way:
+def _key_of(schedule: Schedule[GpuTask], is_bounded: bool, note: str) -> ScheduleKey:
     """What it does, as it reads. Indices of sizes without a bound have more bits."""
     tasks = tuple((t.names, t.buffers) for t in schedule.tasks if isinstance(t, Launch))
     return note, tasks, len(schedule.temps), _packing(schedule), is_bounded
 
 
-def _packing(schedule: Schedule[GpuTask]) -> Way:
+def _packing(schedule: Schedule[GpuTask]) -> ScheduleKey:
     return tuple((p.task.key, p.task.buffers, p.size) for p in schedule.packed)
 
 
@@ -298,7 +298,7 @@ def _taking(schedule: Schedule[GpuTask], note: str) -> Schedule[GpuTask]:
     return replace(schedule, tasks=(made,))
 
 
-def covered(options: Mapping[Cell, Options], slack: float) -> dict[Cell, Way]:
+def covered(options: Mapping[Cell, Options], slack: float) -> dict[Cell, ScheduleKey]:
     """A kind for each cell that takes so much longer than its best one at most: few of them, those
     that serve the most cells first; of these the best."""
     best = {cell: min(found, key=lambda k: found[k]) for cell, found in options.items()}
@@ -306,7 +306,7 @@ def covered(options: Mapping[Cell, Options], slack: float) -> dict[Cell, Way]:
         kind: {c for c, f in options.items() if kind in f and f[kind] <= (1 + slack) * f[best[c]]}
         for kind in dict.fromkeys(best.values())
     }
-    taken, left = list[Way](), set(options)
+    taken, left = list[ScheduleKey](), set(options)
     while left:
         taken.append(max(near, key=lambda kind: len(near[kind] & left)))
         left -= near[taken[-1]]
@@ -331,17 +331,17 @@ def _parts(cells: list[Cell]) -> Iterator[list[Cell]]:
 
 
 def _joined(
-    buckets: Buckets, ways: Sequence[Schedule[GpuTask]], whole: Schedule[GpuTask]
+    buckets: Buckets, alternatives: Sequence[Schedule[GpuTask]], whole: Schedule[GpuTask]
 ) -> Schedule[GpuTask]:
     """Schedules as one task. Their temporaries are in the same places, as one of them runs."""
     temps: list[DimLike] = []
-    for way in ways:
-        temps += [0] * (len(way.temps) - len(temps))
-        temps[: len(way.temps)] = map(dim_max, temps, way.temps)
+    for schedule in alternatives:
+        temps += [0] * (len(schedule.temps) - len(temps))
+        temps[: len(schedule.temps)] = map(dim_max, temps, schedule.temps)
     launches = tuple(
-        tuple(replace(t, name=f"{t.name}_{i}") for t in way.tasks if isinstance(t, Launch))
-        for i, way in enumerate(ways)
+        tuple(replace(t, name=f"{t.name}_{i}") for t in schedule.tasks if isinstance(t, Launch))
+        for i, schedule in enumerate(alternatives)
     )
-    packed = whole.packed if any(way.packed for way in ways) else ()
+    packed = whole.packed if any(schedule.packed for schedule in alternatives) else ()
     name = next(t.name for t in whole.tasks if isinstance(t, Launch))
     return Schedule((Choice(name, buckets, launches),), tuple(temps), packed)

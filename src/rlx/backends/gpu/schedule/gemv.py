@@ -43,7 +43,7 @@ MAX_NODES = 8192
 
 @dataclass(frozen=True, slots=True)
 class GemvSchedule:
-    """One way to run a product with few rows."""
+    """A schedule of a product with few rows."""
 
     rows: int
     """The most there are."""

@@ -49,7 +49,7 @@ Team = Literal["thread", "warp", "block", "column"]
 
 @dataclass(frozen=True, slots=True)
 class GpuSchedule:
-    """One way to run one kernel."""
+    """A schedule of one kernel."""
 
     outer: tuple[Axis, ...]
     """A team for each point; the last is the fastest."""

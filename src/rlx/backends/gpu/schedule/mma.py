@@ -26,7 +26,7 @@ SUMS_BYTES = 36 << 10
 
 @dataclass(frozen=True, slots=True)
 class MmaSchedule:
-    """One way to run a product."""
+    """A schedule of a product."""
 
     rows: int
     """Of a block's tile."""
@@ -141,7 +141,7 @@ def choose(
 def candidates(
     product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
 ) -> list[MmaSchedule]:
-    """Every way that is considered."""
+    """Every schedule that is considered."""
     return [
         replace(
             w, warp=machine.warp, constants=constants, is_dependent=machine.has_dependent_launch

@@ -193,8 +193,8 @@ def _grouped(contract: Contract) -> Product:
 def _operand(value: Expr, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> Operand:
     """Units go along the axis that allows the longer ones; if both do, along the inner one."""
     value, inner = _with_one_inner_axis(value, inner)
-    ways = [(_unit(value, axes[-1:]), axes is inner) for axes in (inner, outer)]
-    unit, is_along_inner = max(ways, key=lambda way: way[0])
+    candidates = [(_unit(value, axes[-1:]), axes is inner) for axes in (inner, outer)]
+    unit, is_along_inner = max(candidates, key=lambda candidate: candidate[0])
     if unit == 1 and not _has_runs(value, inner[-1:]) and not _has_runs(value, outer[-1:]):
         return Operand(value, outer, inner, True, 1, is_scattered=True)
     if unit == 1:

@@ -40,7 +40,7 @@ STAGE_CYCLES = 150
 SPLIT_BYTES = 12
 """Bytes that a processor writes and reads again in a cycle."""
 RANKED = 8
-"""Ways that a search may try."""
+"""Candidates that a search may try."""
 MAX_SPLITS = 16
 MIN_SPLIT_DEPTH = 128
 """Inner steps of a part."""
@@ -108,7 +108,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTileSchedule:
-    """One way to run a product in tiles."""
+    """A schedule of a product in tiles."""
 
     tile: Tile
     depth: int
@@ -155,9 +155,12 @@ class RegisterTileSchedule:
 def ranked_register_tiles(
     contract: Contract, machine: GpuMachine
 ) -> list[tuple[float, RegisterTileSchedule]]:
-    """The first few ways, and the cycles that are expected of each, the fewest first."""
-    ways = [(_cycles(contract, *way, 1, machine), *way) for way in _ways(contract, machine)]
-    ranked = sorted(ways, key=lambda way: way[0])[:RANKED]
+    """The first few candidates, and the cycles that are expected of each, the fewest first."""
+    candidates = [
+        (_cycles(contract, *candidate, 1, machine), *candidate)
+        for candidate in _candidates(contract, machine)
+    ]
+    ranked = sorted(candidates, key=lambda candidate: candidate[0])[:RANKED]
     make = _Maker(contract, machine)
     return [(cycles, make.schedule(tile, slices)) for cycles, tile, slices in ranked]
 
@@ -215,10 +218,13 @@ def choose_splits(contract: Contract, machine: GpuMachine) -> int:
 
 
 def _least_cycles(contract: Contract, splits: int, machine: GpuMachine) -> float:
-    return min(_cycles(contract, *way, splits, machine) for way in _ways(contract, machine))
+    return min(
+        _cycles(contract, *candidate, splits, machine)
+        for candidate in _candidates(contract, machine)
+    )
 
 
-def _ways(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int]]:
+def _candidates(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int]]:
     """Tiles whose sums leave room for two blocks' registers, and slices that a block has room for:
     the sums of all but one are exchanged through shared memory. Large tiles keep a processor as
     busy as shared memory lets them by themselves."""

@@ -52,7 +52,7 @@ class BulkOperand:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaSchedule:
-    """One way to run a product."""
+    """A schedule of a product."""
 
     columns: int
     """Of a tile."""
@@ -189,7 +189,7 @@ def choose(
 def candidates(
     product: Product, machine: GpuMachine, constants: frozenset[int] = frozenset()
 ) -> list[WgmmaSchedule] | Refusal:
-    """Every way that is considered, or why there is none."""
+    """Every schedule that is considered, or why there is none."""
     if "wgmma" not in machine.tiles or not machine.has_bulk_copy:
         return Refusal("the device has no products out of shared memory")
     sides: list[BulkOperand | WindowOperand | None] = []
@@ -206,8 +206,8 @@ def candidates(
         WgmmaSchedule(c, 0, left, right, *rest, groups=g, storing=n)
         for g, c, n in _tiles(left is not None, right is not None)
     ]
-    ways = [_staged(w, machine) for w in every]
-    fitting = [w for w in ways if w is not None]
+    candidates = [_staged(w, machine) for w in every]
+    fitting = [w for w in candidates if w is not None]
     if not fitting:
         return Refusal("its stages do not fit shared memory")
     return fitting

@@ -90,7 +90,7 @@ def _variant(product: Product, schedule: AnySchedule, machine: GpuMachine) -> Va
 def candidates(
     product: Product, machine: GpuMachine, constants: frozenset[int]
 ) -> list[AnySchedule]:
-    """Every way that is considered, of both kinds."""
+    """Every schedule that is considered, of both kinds."""
     by_groups = wgmma.candidates(product, machine, constants)
     by_warps = mma.candidates(product, machine, constants)
     return [*by_warps, *([] if isinstance(by_groups, Refusal) else by_groups)]
