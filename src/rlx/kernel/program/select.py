@@ -258,7 +258,7 @@ class ProgramBuilder:
 
     def _inputs(self, node: Node, plan: BufferPlan) -> frozenset[int]:
         """The operands of attention that the caller gave: a kernel that begins before others have
-        ended reads past keys at once. Steps are told apart by them, so by no others."""
+        ended reads past keys at once. They are part of the key by which equal steps share code."""
         is_known = self.depth == 0 and "few_rows" in self.target.regions and has_attention(node)
         roots = enumerate(plan.root(i) for i in node.inputs) if is_known else ()
         return frozenset(i for i, root in roots if root.op == "input")

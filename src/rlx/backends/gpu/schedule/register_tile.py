@@ -226,8 +226,8 @@ def _least_cycles(contract: Contract, splits: int, machine: GpuMachine) -> float
 
 def _candidates(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int]]:
     """Tiles whose sums leave room for two blocks' registers, and slices that a block has room for:
-    the sums of all but one are exchanged through shared memory. Large tiles keep a processor as
-    busy as shared memory lets them by themselves."""
+    the sums of all but one are exchanged through shared memory. Large tiles have one slice: they
+    are bound by the rate of shared memory already."""
     size = contract.sums.itemsize
     found = [
         (t, n)

@@ -517,9 +517,9 @@ class _Wgmma:
         b = self.b
         b.mbarrier_wait(STORED, self._turn(tile) ^ 1, self.warp)
         self._keep(b.tile_elements(total), self.warp * (16 * self.schedule.pitch))
-        self._say(SUMMED, self.warp)
+        self._signal(SUMMED, self.warp)
 
-    def _say(self, mbarrier: str, which: Var) -> None:
+    def _signal(self, mbarrier: str, which: Var) -> None:
         """All threads of a warp are done."""
         b = self.b
         b.barrier("warp")
@@ -546,4 +546,4 @@ class _Wgmma:
                 b.mbarrier_wait(SUMMED, self._turn(tile), warp)
                 stored.first = warp * (16 * schedule.pitch) + at
                 self._store_rows(stored, row + warp * 16)
-                self._say(STORED, warp)
+                self._signal(STORED, warp)
