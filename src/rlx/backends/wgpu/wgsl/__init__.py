@@ -1,0 +1,1 @@
+"""SIMT programs as WGSL."""

@@ -1,0 +1,262 @@
+"""Bindings of a WGSL module, and the functions by which its body reads and writes buffers.
+
+A binding is an array of words, or of vectors of words where no access is narrower than they are.
+All bindings are read_write: an adapter refuses a GPU buffer that is bound both ways in one
+dispatch. Numbers narrower than a word that are stored one at a time are put into their word by
+atomics, as its other bytes may be another thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlx.core.dtype import DType
+
+WORD_BYTES = 4
+BITWISE = ("and", "or")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Access:
+    """One way in which the body accesses a buffer, which is one function of the text."""
+
+    buffer: int
+    kind: Literal["load", "store", "add", "min", "max", "or", "and"]
+    width: int = 1
+    """Elements."""
+    is_masked: bool = False
+
+    @property
+    def function(self) -> str:
+        """Its name."""
+        width = self.width if self.width > 1 else ""
+        return f"{self.kind}{width}{'_if' if self.is_masked else ''}_{self.buffer}"
+
+    def words(self, dtype: DType) -> int:
+        """That it moves; a part of one counts as one."""
+        return max(1, self.width * dtype.itemsize // WORD_BYTES)
+
+    def is_partial(self, dtype: DType) -> bool:
+        """Is it of less than a word?"""
+        return self.width * dtype.itemsize < WORD_BYTES
+
+
+def word_type(count: int) -> str:
+    return "u32" if count == 1 else f"vec{count}<u32>"
+
+
+def binding_text(
+    accesses: Sequence[Access],
+    dtypes: Sequence[DType],
+    bindings: Sequence[int],
+    params: Sequence[str],
+) -> str:
+    """The declarations of the bindings and of the uniform block, and a function per access."""
+    made = [_binding(k, accesses, dtypes, bindings) for k in range(max(bindings, default=-1) + 1)]
+    lines = [b.declared for b in made]
+    lines.append(f"struct Params {{ {', '.join(params)} }}")
+    lines.append(f"@group(0) @binding({len(made)}) var<uniform> p: Params;")
+    for access in accesses:
+        binding = made[bindings[access.buffer]]
+        lines += _Function(access, dtypes[access.buffer], binding).lines()
+    return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """An array of `unit` words, or of atomic words."""
+
+    number: int
+    unit: int
+    is_atomic: bool
+
+    @property
+    def name(self) -> str:
+        return f"m{self.number}"
+
+    @property
+    def declared(self) -> str:
+        kind = "atomic<u32>" if self.is_atomic else word_type(self.unit)
+        place = f"@group(0) @binding({self.number})"
+        return f"{place} var<storage, read_write> {self.name}: array<{kind}>;"
+
+    def at(self, word: str) -> str:
+        """The element that a word is in."""
+        shift = self.unit.bit_length() - 1
+        return f"{self.name}[{word} >> {shift}u]" if shift else f"{self.name}[{word}]"
+
+
+def _binding(
+    number: int, accesses: Sequence[Access], dtypes: Sequence[DType], bindings: Sequence[int]
+) -> _Binding:
+    mine = [(a, dtypes[a.buffer]) for a in accesses if bindings[a.buffer] == number]
+    loads = [a.words(d) for a, d in mine if a.kind == "load"]
+    stores = [a.words(d) for a, d in mine if a.kind == "store"]
+    is_atomic = any(a.kind not in ("load", "store") for a, _ in mine) or any(
+        a.kind == "store" and a.is_partial(d) for a, d in mine
+    )
+    unit = 1 if is_atomic or not mine else min([max([*loads, *stores]), *stores])
+    return _Binding(number, unit, is_atomic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """The text of one access."""
+
+    access: Access
+    dtype: DType
+    binding: _Binding
+
+    @property
+    def _words(self) -> int:
+        return self.access.words(self.dtype)
+
+    @property
+    def _bits(self) -> int:
+        """Of an access within a word."""
+        return self.access.width * self.dtype.itemsize * 8
+
+    def lines(self) -> Iterator[str]:
+        access, kind = self.access, word_type(self._words)
+        is_load = access.kind == "load"
+        given = ["i: i32", *(["v: " + kind] if not is_load else [])]
+        given += ["mask: bool"] if access.is_masked else []
+        returns = f" -> {kind}" if is_load else ""
+        yield f"fn {access.function}({', '.join(given)}){returns} {{"
+        if access.is_masked:
+            yield f"if (!mask) {{ return{f' {kind}()' if is_load else ''}; }}"
+        yield f"let e = p.b{access.buffer} + u32(i);"
+        yield f"let w = {self._word()};"
+        yield from self._body()
+        yield "}"
+
+    def _word(self) -> str:
+        """The first word, of an element."""
+        size = self.dtype.itemsize
+        if size < WORD_BYTES:
+            return f"e >> {2 - size.bit_length() + 1}u"
+        return "e" if size == WORD_BYTES else f"e << {(size // WORD_BYTES).bit_length() - 1}u"
+
+    def _body(self) -> Iterator[str]:
+        match self.access.kind:
+            case "load":
+                yield from self._load()
+            case "store":
+                yield from self._store()
+            case _:
+                yield from self._combine()
+
+    # -- loads -----------------------------------------------------------------------------------
+
+    def _load(self) -> Iterator[str]:
+        if self.access.is_partial(self.dtype):
+            mask = (1 << self._bits) - 1
+            yield f"return ({self._one('w')} >> {self._shift()}) & {mask:#x}u;"
+        elif self.binding.unit >= self._words:
+            yield from self._part_of_unit()
+        else:
+            step = self.binding.unit
+            parts = [self._one(_plus("w", i)) for i in range(0, self._words, step)]
+            yield f"return {word_type(self._words)}({', '.join(parts)});"
+
+    def _part_of_unit(self) -> Iterator[str]:
+        """As many words as an element of the binding has, or some of them."""
+        if self._words == 2 and self.binding.unit == 4:
+            yield f"let u = {self.binding.at('w')};"
+            yield "return select(u.xy, u.zw, (w & 2u) != 0u);"
+        else:
+            yield f"return {self._one('w')};"
+
+    def _one(self, word: str) -> str:
+        """An element of the binding, or the word of it, where one is asked for."""
+        if self.binding.is_atomic:
+            return f"atomicLoad(&{self.binding.at(word)})"
+        part = self._words == 1 and self.binding.unit > 1
+        return self.binding.at(word) + (f"[{word} & {self.binding.unit - 1}u]" if part else "")
+
+    def _shift(self) -> str:
+        """The first bit, within its word, of an element narrower than that."""
+        size = self.dtype.itemsize
+        return f"((e & {WORD_BYTES // size - 1}u) * {size * 8}u)"
+
+    # -- stores ----------------------------------------------------------------------------------
+
+    def _store(self) -> Iterator[str]:
+        if self.access.is_partial(self.dtype):
+            mask = (1 << self._bits) - 1
+            yield f"let s = {self._shift()};"
+            yield f"atomicAnd(&{self.binding.at('w')}, ~({mask:#x}u << s));"
+            yield f"atomicOr(&{self.binding.at('w')}, (v & {mask:#x}u) << s);"
+            return
+        unit = self.binding.unit
+        for i in range(0, self._words, unit):
+            part = "" if unit == self._words else "." + "xyzw"[i : i + unit]
+            place = self.binding.at(_plus("w", i))
+            is_atomic = self.binding.is_atomic
+            yield f"atomicStore(&{place}, v{part});" if is_atomic else f"{place} = v{part};"
+
+    # -- atomics ---------------------------------------------------------------------------------
+
+    def _combine(self) -> Iterator[str]:
+        """One element combined with a value: 64 bits by halves, of which a sum carries; numbers
+        that no instruction compares by exchanging the word until nobody was in between."""
+        kind, size = self.access.kind, self.dtype.itemsize
+        if size == 8:
+            yield from self._combine_halves()
+        elif size == WORD_BYTES and not (self.dtype is not DType.U32 and kind in ("min", "max")):
+            yield f"atomic{kind.capitalize()}(&{self.binding.at('w')}, v);"
+        else:
+            yield from self._exchange()
+
+    def _combine_halves(self) -> Iterator[str]:
+        low, high = self.binding.at("w"), self.binding.at("w + 1u")
+        name = f"atomic{self.access.kind.capitalize()}"
+        if self.access.kind == "add":
+            yield f"let old = {name}(&{low}, v.x);"
+            yield f"{name}(&{high}, v.y + select(0u, 1u, old + v.x < old));"
+        else:
+            yield f"{name}(&{low}, v.x);"
+            yield f"{name}(&{high}, v.y);"
+
+    def _exchange(self) -> Iterator[str]:
+        place = self.binding.at("w")
+        shift, mask = "0u", 0xFFFFFFFF
+        if self.access.is_partial(self.dtype):
+            shift, mask = self._shift(), (1 << self._bits) - 1
+        yield f"let s = {shift};"
+        yield "loop {"
+        yield f"let word = atomicLoad(&{place});"
+        yield f"let old = (word >> s) & {mask:#x}u;"
+        yield f"let made = ({self._combined()}) & {mask:#x}u;"
+        yield f"let next = (word & ~({mask:#x}u << s)) | (made << s);"
+        yield f"if (atomicCompareExchangeWeak(&{place}, word, next).exchanged) {{ break; }}"
+        yield "}"
+
+    def _combined(self) -> str:
+        """The bits of `old` and `v` combined."""
+        kind = self.access.kind
+        if kind in ("add", *BITWISE):
+            return f"old {dict(add='+', **{'and': '&', 'or': '|'})[kind]} v"
+        than = "<" if kind == "min" else ">"
+        a, b = self._comparable("old"), self._comparable("v")
+        if self.dtype is DType.F32:
+            is_nan, is_old_nan = (f"(({x} & 0x7fffffffu) > 0x7f800000u)" for x in ("v", "old"))
+            return f"select(old, v, !{is_old_nan} && ({is_nan} || ({b} {than} {a})))"
+        return f"select(old, v, {b} {than} {a})"
+
+    def _comparable(self, bits: str) -> str:
+        """Bits of a number as an integer in the order of the numbers: of floats, those of
+        negative ones but the sign are reversed."""
+        if self.dtype is DType.F32:
+            number = f"bitcast<i32>({bits})"
+            return f"({number} ^ (({number} >> 31u) & 0x7fffffff))"
+        unused = 32 - self.dtype.itemsize * 8
+        if not self.dtype.is_signed:
+            return bits
+        return f"(bitcast<i32>({bits} << {unused}u) >> {unused}u)"
+
+
+def _plus(word: str, more: int) -> str:
+    return f"({word} + {more}u)" if more else word
