@@ -24,7 +24,6 @@ from rlx.backends.cuda.backend import CudaBackend
 from rlx.backends.cuda.ptx.groups import Groups
 from rlx.backends.gpu.claims import SCANS
 from rlx.backends.gpu.library.table import DEDICATED, PRIMITIVES
-from rlx.backends.gpu.lower.contraction import wgmma
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt.nodes import RegisterLimit
 from rlx.kernel.program.program import KernelSequence
@@ -91,7 +90,8 @@ def inside(names: Sequence[str]) -> int:
     """Run in a child, under a tool. All lanes arrive at mbarriers: racecheck does not see that a
     barrier of the warp orders the stores of all before the arrival of one."""
     Groups.register_limit = _unlimited
-    wgmma.ARRIVING = WARP
+    device = CudaBackend().device()
+    device.machine = replace(device.machine, arriving=WARP)
     bad = 0
     for name in names:
         lines = wrong(name)

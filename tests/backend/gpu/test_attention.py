@@ -23,6 +23,7 @@ from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.text import text
+from rlx.backends.gpu.simt.walk import walk
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim, DimLike, evaluate
@@ -523,7 +524,7 @@ def test_only_tiles_at_the_edge_are_compared() -> None:
         (program,) = scheduled(form, WIDE)[1]
         found = [n for n in program.nodes if isinstance(n, ir.For)]
         assert len(found) == loops
-        nodes = [[*ir.walk(n.regions[0])] for n in found]
+        nodes = [[*walk(n.regions[0])] for n in found]
         selects = [sum(isinstance(n, ir.Select) for n in inner) for inner in nodes]
         assert [n > 16 for n in selects] == {1: [False], 2: [False, True], 3: [True, False, True]}[
             loops

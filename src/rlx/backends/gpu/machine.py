@@ -51,3 +51,6 @@ class GpuMachine:
     """Blocks that reach each other's shared memory."""
     has_dependent_launch: bool = False
     """A kernel may begin before the one it depends on has ended."""
+    arriving: int = 1
+    """Lanes of a warp that arrive at an mbarrier behind a barrier of the warp: one does so for all.
+    Tools that do not see what such a barrier orders need all of them."""

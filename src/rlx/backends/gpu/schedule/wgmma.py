@@ -74,6 +74,8 @@ class WgmmaSchedule:
     storing: int = 0
     """Warps that compute and store what follows the sums of a tile while others multiply the next;
     none where those that multiply do that, too."""
+    arriving: int = 1
+    """Lanes of a warp that arrive at barriers of finished sums, as the machine asks for."""
 
     @property
     def rows(self) -> int:
@@ -203,7 +205,7 @@ def candidates(
     rest = (machine.processors, size, constants, machine.has_dependent_launch)
     left, right = sides
     every = [
-        WgmmaSchedule(c, 0, left, right, *rest, groups=g, storing=n)
+        WgmmaSchedule(c, 0, left, right, *rest, groups=g, storing=n, arriving=machine.arriving)
         for g, c, n in _tiles(left is not None, right is not None)
     ]
     candidates = [_staged(w, machine) for w in every]

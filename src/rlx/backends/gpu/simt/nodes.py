@@ -11,7 +11,6 @@ Values are numbers of a `DType` or tiles of matrices. Indices count elements, ne
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -483,23 +482,3 @@ class ReleaseDependents(Node):
 class WaitDependencies(Node):
     """The kernels before are done and what they wrote is seen. Before it only constants are read,
     and nothing is written."""
-
-
-def walk(region: Region) -> Iterator[Node]:
-    """Every node, those of regions behind the node that holds them."""
-    return iter(_nodes_within(region))
-
-
-@functools.lru_cache(maxsize=16)
-def _nodes_within(region: Region) -> tuple[Node, ...]:
-    """Kept for the program that is being checked and printed: each check goes over all nodes."""
-    found: list[Node] = []
-    _collect(region, found)
-    return tuple(found)
-
-
-def _collect(region: Region, found: list[Node]) -> None:
-    for node in region.nodes:
-        found.append(node)
-        for inner in node.regions:
-            _collect(inner, found)

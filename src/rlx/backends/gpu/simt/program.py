@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rlx.backends.gpu.simt.nodes import Node, Region, Value, walk
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
+from rlx.backends.gpu.simt.walk import walk
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 

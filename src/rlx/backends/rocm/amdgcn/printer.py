@@ -8,8 +8,9 @@ from typing import Any
 from rlx.backends.gpu.expand.functions import expand_functions
 from rlx.backends.gpu.expand.reductions import expand_reductions
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value, walk
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program, Scalar
+from rlx.backends.gpu.simt.walk import walk
 from rlx.backends.rocm.amdgcn.arithmetic import is_native
 from rlx.backends.rocm.amdgcn.groups import Groups
 from rlx.backends.rocm.amdgcn.memory import GLOBAL, Copy

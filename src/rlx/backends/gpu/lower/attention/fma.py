@@ -20,16 +20,13 @@ from rlx.backends.gpu.lower.attention.frame import (
 )
 from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, State, has_mask_operand
-from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import (
     LANES,
-    AttentionSchedule,
     fma_pitches,
     fma_width,
 )
-from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
-from rlx.kernel.attention import Attention, K, V
+from rlx.kernel.attention import K, V
 
 UNROLLED = 2
 """Vectors of the depth, or of keys, in one step of a loop."""
@@ -51,15 +48,8 @@ class FmaKernel(AttentionKernel):
 
     is_scaled = True
 
-    def __init__(
-        self,
-        form: Attention,
-        schedule: AttentionSchedule,
-        machine: GpuMachine,
-        constants: frozenset[int],
-        b: Builder,
-    ) -> None:
-        super().__init__(form, schedule, machine, constants, b)
+    def declare(self) -> None:
+        form, schedule = self.form, self.schedule
         self.width = fma_width(form)
         self.depth_pitch, self.value_pitch, self.key_pitch = fma_pitches(schedule, form)
         rows, keys, stages = schedule.rows, schedule.keys, schedule.stages

@@ -39,6 +39,11 @@ class AttentionKernel(ABC):
         has_parts = schedule.splits > 1 and not schedule.is_cluster
         self.results = Results(self.frame, has_parts=has_parts)
         self.softmax = Softmax(self.frame, is_scaled=self.is_scaled)
+        self.declare()
+
+    @abstractmethod
+    def declare(self) -> None:
+        """Tiles, shared memory and barriers of the program."""
 
     @abstractmethod
     def build(self) -> None:

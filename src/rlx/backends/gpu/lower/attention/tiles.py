@@ -26,8 +26,7 @@ from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
 from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
-from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.attention import AttentionSchedule, panel_widths
+from rlx.backends.gpu.schedule.attention import panel_widths
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
@@ -161,15 +160,8 @@ class WarpTile:
 class TileKernel(AttentionKernel):
     """One program."""
 
-    def __init__(
-        self,
-        form: Attention,
-        schedule: AttentionSchedule,
-        machine: GpuMachine,
-        constants: frozenset[int],
-        b: Builder,
-    ) -> None:
-        super().__init__(form, schedule, machine, constants, b)
+    def declare(self) -> None:
+        form, schedule = self.form, self.schedule
         self.rows, self.keys = schedule.rows, schedule.keys
         self.value_panels = panels_of(schedule.padded_value_depth, schedule.keys)
         half, stages = form.dtype, schedule.stages

@@ -23,22 +23,19 @@ from rlx.backends.gpu.lower.attention.frame import Panel, Row, Tiles, blocks, cy
 from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, has_mask_operand
 from rlx.backends.gpu.lower.attention.tiles import LANES, WarpTile
-from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import (
     GROUP_ROWS,
     PANEL,
-    AttentionSchedule,
     panels_bytes,
     warpgroup_registers,
 )
-from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import OuterDim
 from rlx.backends.gpu.simt.thread_builder import I32
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dim import DimLike, exact_div, upper_bound
 from rlx.core.layout import Layout
-from rlx.kernel.attention import Attention, Positional
+from rlx.kernel.attention import Positional
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"
 TURNS, RESULTS = "turns", "results"
@@ -48,23 +45,17 @@ GROUP_THREADS = 128
 class WarpgroupKernel(AttentionKernel):
     """One program."""
 
-    def __init__(
-        self,
-        form: Attention,
-        schedule: AttentionSchedule,
-        machine: GpuMachine,
-        constants: frozenset[int],
-        b: Builder,
-    ) -> None:
-        super().__init__(form, schedule, machine, constants, b)
+    def declare(self) -> None:
+        form, schedule = self.form, self.schedule
         columns = -(-schedule.value_depth // 8) * 8
         self.value_panels = (Panel(0, columns, columns, 0),)
         self.operand_tile = TileType("a", 16, 16, form.dtype)
         self.score_tile = TileType("c", 16, schedule.keys, form.sums)
         self.groups = schedule.groups
-        self._declare()
+        self._declare_memory()
 
-    def _declare(self) -> None:
+    def _declare_memory(self) -> None:
+        """Stages of copies, their barriers, and what the copy engine reads."""
         b, schedule, form, frame = self.b, self.schedule, self.form, self.frame
         rows, keys, stages = schedule.rows, schedule.keys, schedule.stages
         self.depth_panels, self.columns_panels = schedule.depth_panels, schedule.value_panels

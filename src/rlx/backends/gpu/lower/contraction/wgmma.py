@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
 from rlx.backends.gpu.lower.contraction.loader import TileLoader
-from rlx.backends.gpu.lower.contraction.values import ProductValues
-from rlx.backends.gpu.lower.scopes import Scope
+from rlx.backends.gpu.lower.contraction.tile_grid import TileGrid
+from rlx.backends.gpu.lower.contraction.wgmma_stores import TileStores
 from rlx.backends.gpu.schedule.product import Operand, Product
 from rlx.backends.gpu.schedule.wgmma import (
     DEPTH,
@@ -36,7 +35,7 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var, Variable
-from rlx.core.dim import DimLike, dim_min, exact_div
+from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
 
 F32, I32 = DType.F32, DType.I32
@@ -45,14 +44,6 @@ LINE = 64
 PANEL = DEPTH * LINE
 """Elements of a box whose lines are at one inner position each."""
 FULL, EMPTY = "full", "empty"
-SUMMED, STORED = "summed", "stored"
-"""Rows of finished sums, by the warp that multiplies them."""
-ARRIVING = 1
-"""Lanes of a warp that arrive at those, behind a barrier of the warp: one says it for all. Tools
-that do not see what such a barrier orders take all of them."""
-TILE_ROWS = 8
-"""Tiles below each other that are taken before those beside them: they share columns, which the
-second-level cache then holds."""
 
 
 def emit(product: Product, schedule: WgmmaSchedule, name: str) -> Program:
@@ -87,15 +78,8 @@ class _Wgmma:
 
     def __init__(self, product: Product, schedule: WgmmaSchedule, name: str) -> None:
         self.product, self.schedule = product, schedule
-        batch, rows, columns, inner = product.sizes
-        self.down, self.across, self.steps = (
-            (size + (tile - 1)) // tile
-            for size, tile in ((rows, schedule.rows), (columns, schedule.columns), (inner, DEPTH))
-        )
-        self.tiles: DimLike = self.down * self.across * batch
-        grid = (dim_min(self.tiles, schedule.blocks),)
-        self.b = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
-        self.values = ProductValues(self.b, product, schedule.constants)
+        self.grid = TileGrid(product, schedule, name)
+        self.b, self.values = self.grid.b, self.grid.values
         self._declare()
 
     def _declare(self) -> None:
@@ -111,11 +95,9 @@ class _Wgmma:
             "" if bulk is None else self._map(n, operand, bulk, size)
             for n, (operand, bulk), size in zip(names, sides, sizes)
         ]
-        kept = half if schedule.sums_bytes == half.itemsize else F32
-        self.sums = b.shared("sums", kept, schedule.rows * schedule.pitch)
+        self.stores = TileStores(self.grid)
         self.full, self.empty = (b.mbarrier(n, schedule.stages) for n in (FULL, EMPTY))
-        for name in (SUMMED, STORED) if schedule.storing else ():
-            b.mbarrier(name, schedule.warps)
+        self.stores.declare()
 
     def _map(
         self, name: str, operand: Operand, bulk: BulkOperand | WindowOperand, outer: int
@@ -141,9 +123,7 @@ class _Wgmma:
             for stage in range(schedule.stages):
                 b.mbarrier_init(self.full, self._arrivals, stage)
                 b.mbarrier_init(self.empty, schedule.groups, stage)
-            for warp in range(schedule.warps) if schedule.storing else ():
-                b.mbarrier_init(SUMMED, ARRIVING, warp)
-                b.mbarrier_init(STORED, schedule.chunks * ARRIVING, warp)
+            self.stores.initialise()
         b.barrier()
         if schedule.is_bulk:
             self._bulk_roles()
@@ -168,7 +148,7 @@ class _Wgmma:
                 self._multiply()
             if schedule.storing:
                 with b.otherwise():
-                    self._store_sums()
+                    self.stores.store_handed_over()
 
     def _roles(self) -> None:
         """Warps that copy, and those that multiply."""
@@ -192,40 +172,18 @@ class _Wgmma:
         has_bulk = schedule.left is not None or schedule.right is not None
         return int(has_bulk) + (0 if schedule.is_bulk else 4)
 
-    # -- tiles -----------------------------------------------------------------------------------
-
-    def _place(self, tile: Var) -> tuple[Var, Var, Var]:
-        """The tile's first row and column, and its place in the batch."""
-        b = self.b
-        down, across = (self.values.number(d).to(I32) for d in (self.down, self.across))
-        area = down * across
-        batch, rest = (tile // area, tile % area) if self.product.batch else (b.index(0), tile)
-        band = across * TILE_ROWS
-        first = rest // band * TILE_ROWS
-        height = (down - first).min(TILE_ROWS)
-        row, column = first + rest % band % height, rest % band // height
-        return row * self.schedule.rows, column * self.schedule.columns, batch
-
-    def _open(self, batch: Var) -> None:
-        """The scope of a tile."""
-        values = self.values
-        zero = self.b.const(0, values.index_dtype)
-        index = {a: [zero] for a in self.product.single}
-        index |= values.opened(self.product.batch, batch.to(values.index_dtype), 1)
-        values.scopes = [Scope(self.b.depth, index)]
-
     # -- copies ----------------------------------------------------------------------------------
 
     def _copy(self) -> None:
         b, ring, begun = self.b, _Ring(self.b, self.schedule.stages), self.b.variable(0)
-        tiles = self.values.number(self.tiles).to(I32)
-        steps = self.values.number(self.steps).to(I32)
+        tiles = self.grid.number(self.grid.tiles)
+        steps = self.grid.number(self.grid.steps)
         if self.schedule.is_dependent:
             self._begin(ring, begun, steps)
         carried = [begun, *ring.carried]
         with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
-            row, column, batch = self._place(tile)
-            self._open(batch)
+            row, column, batch = self.grid.place(tile)
+            self.grid.open(batch)
             self._start_windows((row, column))
             with b.loop(begun, steps, carry=ring.carried) as k:
                 b.mbarrier_wait(self.empty, ring.turn ^ 1, ring.stage)
@@ -242,8 +200,8 @@ class _Wgmma:
         if not early:
             b.wait_dependencies()
             return
-        row, column, batch = self._place(b.block_index())
-        self._open(batch)
+        row, column, batch = self.grid.place(b.block_index())
+        self.grid.open(batch)
         self._start_windows((row, column))
         first = steps.min(stages)
         with b.loop(0, first) as k:
@@ -279,12 +237,12 @@ class _Wgmma:
         """Each thread units of both operands, or of one beside the copy engine. A stage is full
         when the copies of some stages later are under way."""
         b, lag, ring = self.b, self.schedule.lag, _Ring(self.b, self.schedule.stages)
-        step, tiles = b.variable(0), self.values.number(self.tiles).to(I32)
-        steps = self.values.number(self.steps).to(I32)
+        step, tiles = b.variable(0), self.grid.number(self.grid.tiles)
+        steps = self.grid.number(self.grid.steps)
         carried = [step, *ring.carried]
         with b.loop(b.block_index(), tiles, b.block_count(), carry=carried) as tile:
-            row, column, batch = self._place(tile)
-            self._open(batch)
+            row, column, batch = self.grid.place(tile)
+            self.grid.open(batch)
             self._start_windows((row, column))
             loaders = self._loaders((row, column))
             with b.loop(0, steps, carry=carried) as k:
@@ -396,31 +354,21 @@ class _Wgmma:
 
     def _multiply(self) -> None:
         b, ring = self.b, _Ring(self.b, self.schedule.stages)
-        tiles = self.values.number(self.tiles).to(I32)
-        stores = self._in_front()
+        tiles = self.grid.number(self.grid.tiles)
+        self.stores.prepare()
         with b.loop(b.block_index(), tiles, b.block_count(), carry=ring.carried) as tile:
-            row, column, batch = self._place(tile)
-            if not stores:
-                self._open(batch)
-            total = self._sums(ring)
-            if self.schedule.storing:
-                self._hand_over(total, tile)
-            else:
-                self._store(total, row, stores or self._stores(column))
-
-    @property
-    def warp(self) -> Var:
-        """Among those that multiply: 0 has the first rows."""
-        return self.b.warp - self.schedule.multiplying
+            row, column, batch = self.grid.place(tile)
+            self.stores.open(batch)
+            self.stores.finish(self._sums(ring), tile, row, column)
 
     @property
     def group(self) -> Var:
         """Of four warps: 0 has the first rows."""
-        return self.warp // 4
+        return self.stores.warp // 4
 
     def _sums(self, ring: _Ring) -> Var:
         b, schedule = self.b, self.schedule
-        steps = self.values.number(self.steps).to(I32)
+        steps = self.grid.number(self.grid.steps)
         total = b.variable(b.tile_fill(TileType("c", 16, schedule.columns, F32)))
         with b.loop(0, steps, carry=[total, *ring.carried]) as k:
             b.mbarrier_wait(self.full, ring.turn, ring.stage)
@@ -449,101 +397,3 @@ class _Wgmma:
         is_first = (self.b.thread % (4 * self.schedule.warp)).eq(0)
         with self.b.when(condition & is_first):
             self.b.mbarrier_arrive(self.empty, stage)
-
-    # -- stores ----------------------------------------------------------------------------------
-
-    @property
-    def _has_same_columns(self) -> bool:
-        """Have all tiles the same? What varies with columns alone is then made once, in front."""
-        return self.across == 1 and not self.product.batch
-
-    def _in_front(self) -> list[SumsStore]:
-        """What stores all tiles, where warps that multiply do that, and columns are the same."""
-        if self.schedule.storing or not self._has_same_columns:
-            return []
-        self._open(self.b.index(0))
-        return self._stores(self.b.index(0))
-
-    def _stores(self, column: Var) -> list[SumsStore]:
-        """Of a warp's 16 rows, for each pass over some columns."""
-        schedule = self.schedule
-        first = self.warp * (16 * schedule.pitch)
-        return [
-            self._stored(column + start, first)
-            for start in range(0, schedule.columns, schedule.chunk)
-        ]
-
-    def _store(self, total: Var, row: Var, stores: list[SumsStore]) -> None:
-        """Each warp its 16 rows, some columns in each pass."""
-        b = self.b
-        held = b.tile_elements(total)
-        count = len(held) // len(stores)
-        for number, stored in enumerate(stores):
-            b.barrier("warp")
-            self._keep(held[number * count : (number + 1) * count], stored.first)
-            b.barrier("warp")
-            self._store_rows(stored, row + self.warp * 16)
-
-    def _stored(self, column: Var, first: Var) -> SumsStore:
-        """Of rows of a chunk of columns, for the threads of a warp."""
-        schedule, values = self.schedule, self.values
-        is_whole = exact_div(self.product.sizes[2], schedule.columns) is not None
-        return SumsStore(
-            values, self.sums, first, 16, schedule.chunk, schedule.pitch, self.b.lane,
-            schedule.warp, column.to(values.index_dtype), is_whole=is_whole,
-        )  # fmt: skip
-
-    def _store_rows(self, stored: SumsStore, row: Var) -> None:
-        start = row.to(self.values.index_dtype)
-        stored.store(lambda line: start + line.to(self.values.index_dtype))
-
-    def _keep(self, held: list[Var], first: Var) -> None:
-        """Pairs of neighbours, as threads hold them."""
-        schedule = self.schedule
-        places = self.b.tile_place(TileType("c", 16, 2 * len(held), F32))
-        for i in range(0, len(held), 2):
-            row, column = places[i]
-            pair = [v.to(self.sums.dtype) for v in held[i : i + 2]]
-            self.sums.store(first + row * schedule.pitch + column, pair)
-
-    # -- stores by other warps -------------------------------------------------------------------
-
-    def _turn(self, tile: Var) -> Var:
-        """The turn of a block's tile in the memory of sums: 0, then 1, then 0 …"""
-        return tile // self.b.block_count() & 1
-
-    def _hand_over(self, total: Var, tile: Var) -> None:
-        """A warp's sums to memory, once what was there is stored."""
-        b = self.b
-        b.mbarrier_wait(STORED, self._turn(tile) ^ 1, self.warp)
-        self._keep(b.tile_elements(total), self.warp * (16 * self.schedule.pitch))
-        self._signal(SUMMED, self.warp)
-
-    def _signal(self, mbarrier: str, which: Var) -> None:
-        """All threads of a warp are done."""
-        b = self.b
-        b.barrier("warp")
-        with b.when(b.lane < ARRIVING):
-            b.mbarrier_arrive(mbarrier, which)
-
-    def _store_sums(self) -> None:
-        """Each warp a chunk of columns, of some rows: what varies with columns alone is loaded
-        before the sums are there."""
-        b, schedule = self.b, self.schedule
-        tiles, chunks = self.values.number(self.tiles).to(I32), schedule.chunks
-        own = b.warp - schedule.warps
-        at = own % chunks * schedule.chunk
-        stored: SumsStore | None = None
-        if self._has_same_columns:
-            self._open(b.index(0))
-            stored = self._stored(at, b.index(0))
-        with b.loop(b.block_index(), tiles, b.block_count()) as tile:
-            row, column, batch = self._place(tile)
-            if stored is None:
-                self._open(batch)
-                stored = self._stored(column + at, b.index(0))
-            with b.loop(own // chunks, schedule.warps, schedule.storing // chunks) as warp:
-                b.mbarrier_wait(SUMMED, self._turn(tile), warp)
-                stored.first = warp * (16 * schedule.pitch) + at
-                self._store_rows(stored, row + warp * 16)
-                self._signal(STORED, warp)
