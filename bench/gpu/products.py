@@ -19,7 +19,7 @@ from typing import Any
 from rlx import ops
 from rlx.backends.cuda.assemble import linked, print_code
 from rlx.backends.cuda.device import CudaDevice
-from rlx.backends.cuda.ptx.printer import Architecture
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.lower.contraction.launch import AnySchedule, candidates, emit, predicted
 from rlx.backends.gpu.schedule.product import Product, product_of

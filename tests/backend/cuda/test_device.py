@@ -26,7 +26,8 @@ from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_o
 from rlx.backends.cuda.memory import rounded
 from rlx.backends.cuda.tensor_map import Matrix, encode
 from rlx.backends.gpu.device import ALIGN, Code, Devices, Kernel, Memory
-from rlx.backends.gpu.simt.program import Program, TensorMap
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.tensor_map import TensorMap
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError

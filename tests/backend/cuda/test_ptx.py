@@ -14,8 +14,9 @@ import pytest
 
 import rlx
 from rlx.backends.cuda.machine import machine_of
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.cuda.ptx.arithmetic import reciprocal_of
-from rlx.backends.cuda.ptx.printer import Architecture, printable, ptx
+from rlx.backends.cuda.ptx.printer import printable, ptx
 from rlx.backends.gpu.lower.contraction.mma import emit as emit_mma
 from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
 from rlx.backends.gpu.lower.loop import emit, legal

@@ -9,7 +9,8 @@ import numpy as np
 from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import OuterDim, Program
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.tensor_map import OuterDim
 from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim

@@ -16,7 +16,8 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.errors import ProgramError
 from rlx.backends.gpu.simt.nodes import Region, TileType, Value
 from rlx.backends.gpu.simt.parse import KINDS, parse
-from rlx.backends.gpu.simt.program import OuterDim, Program
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.tensor_map import OuterDim
 from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.gpu.verify import Limits, verify

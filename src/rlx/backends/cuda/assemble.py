@@ -17,14 +17,15 @@ import ctypes
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.context import Context
 from rlx.backends.cuda.errors import AssemblerError, DriverError
-from rlx.backends.cuda.ptx.printer import Architecture, printed
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.device import Code
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.program import Program
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.simt.program import Program
 
 PTX = 1
 """The kind of what is given to the linker."""
@@ -40,6 +41,8 @@ CUBIN = b"\x7fELF"
 
 def print_code(program: Program, architecture: Architecture) -> Code:
     """A program with PTX as its binary, which a device's driver assembles when it is loaded."""
+    from rlx.backends.cuda.ptx.printer import printed
+
     text, shared_bytes = printed(program, architecture)
     return Code.of(program, text.encode(), shared_bytes)
 
@@ -61,7 +64,9 @@ def assemble(
 
 def _is_whole(program: Program) -> bool:
     """Does it compute operands while products are under way? Relocatable code waits for each."""
-    return any(isinstance(n, ir.WarpgroupMul) and n.is_async and not n.left for n in program.nodes)
+    from rlx.backends.gpu.simt.nodes import WarpgroupMul
+
+    return any(isinstance(n, WarpgroupMul) and n.is_async and not n.left for n in program.nodes)
 
 
 def _linked(context: Context, code: Code) -> Code:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.base import Missing
 from rlx.backends.cuda.assemble import print_code
@@ -12,14 +14,16 @@ from rlx.backends.cuda.context import found_devices
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
-from rlx.backends.cuda.ptx.printer import Architecture
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.backend import GpuBackend, device_number
 from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.tune import Tune
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.simt.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,11 @@ class CudaBackend(GpuBackend):
     ) -> CudaBackend:
         if threads is not None:
             raise Error(f"threads is {threads}; target 'cuda' runs on the device. Leave it out.")
-        if device_number(variant) is None:
+        number = device_number(variant)
+        if number is None:
             architecture_of(variant)
+        else:
+            threading.Thread(target=_open, args=(number,), name="rlx-open").start()
         return replace(self, variant=variant, cache=cache)
 
     def tuned(self, tune: Tune) -> CudaBackend:
@@ -48,7 +55,7 @@ class CudaBackend(GpuBackend):
 
     def missing(self) -> Missing | None:
         try:
-            self.device()
+            self.device().open()
         except Error as error:
             return Missing(str(error))
         return None
@@ -76,7 +83,7 @@ class CudaBackend(GpuBackend):
         """The architecture, where it is not a device's."""
         if device_number(self.variant) is None:
             return architecture_of(self.variant)
-        return GENERATIONS[HOPPER].architecture if self.missing() else None
+        return None if self.has_device else GENERATIONS[HOPPER].architecture
 
     @property
     def architecture(self) -> str:
@@ -93,6 +100,14 @@ class CudaBackend(GpuBackend):
         if found is None:
             return self.device().assemble(programs)
         return [print_code(p, found) for p in programs]
+
+
+def _open(number: int) -> None:
+    """Open a device that is about to be used. The driver takes 0.2 to 0.3 s, in which it holds no
+    lock of the interpreter: modules are imported, and programs read or compiled, meanwhile. An
+    error is whoever's who needs the device."""
+    with suppress(Error):
+        _DEVICES[number].open()
 
 
 _DEVICES = Devices(CudaDevice)

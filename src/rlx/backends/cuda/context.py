@@ -43,13 +43,25 @@ class Context:
         """Why it is lost; "" while it is not."""
         self.running: Callable[[], Sequence[str]] = tuple[str, ...]
         """The kernels that may be running, for errors."""
-        self._captures = threading.Lock()
+        self._captures, self._retaining = threading.Lock(), threading.Lock()
+        self._handle: ctypes.c_void_p | None = None
         self.maps: dict[object, bytes] = {}
         """Tensor maps, by what they describe."""
         check(library, "cuInit", 0)
         self._check_number()
         self.device = integer(library, "cuDeviceGet", number)
-        self.handle = self._retained()
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        """The context, which takes the driver about 0.1 s: facts of the device are known before."""
+        found = self._handle
+        return self._retained_once() if found is None else found
+
+    def _retained_once(self) -> ctypes.c_void_p:
+        with self._retaining:
+            if self._handle is None:
+                self._handle = self._retained()
+            return self._handle
 
     def _retained(self) -> ctypes.c_void_p:
         found = ctypes.c_void_p()

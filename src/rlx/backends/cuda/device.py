@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.backends.cuda.assemble import CUBIN, Log, assemble
 from rlx.backends.cuda.context import Context
@@ -18,8 +18,10 @@ from rlx.backends.cuda.memory import Allocator
 from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
 from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.simt.program import Program
 
 PROCESSORS, CACHE_BYTES, SHARED_BYTES = 16, 38, 97
 """Attributes of a device: multiprocessors, the second level cache, shared memory that a block may
@@ -76,6 +78,10 @@ class CudaDevice(Device):
         self._searched: dict[str, Any] = {}
         self._allocator = Allocator(self.context, self._live)
         self.context.running = self._running
+
+    def open(self) -> None:
+        """Make its context, or an error that says why there is none, if nobody has yet."""
+        _ = self.context.handle
 
     @property
     def searched(self) -> dict[str, Any]:

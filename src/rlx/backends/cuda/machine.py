@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rlx.backends.cuda.ptx.printer import Architecture
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.errors import UnsupportedError
 

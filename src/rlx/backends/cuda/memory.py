@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from rlx.backends.cuda.context import Context
@@ -83,10 +84,13 @@ class Allocator:
         self._returned: deque[Freed] = deque()
         self._kept: dict[int, list[Freed]] = {}
         self._kept_bytes = 0
-        self._kept_limit = context.memory_bytes[1] // KEPT_SHARE
         self._shared: set[int] = set()
         self._shared_bytes = 0
         self._idle = _Idle()
+
+    @cached_property
+    def _kept_limit(self) -> int:
+        return self._context.memory_bytes[1] // KEPT_SHARE
 
     def allocate(self, size: int) -> Memory:
         with self._lock:

@@ -11,33 +11,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlx.backends.base import KernelBackend, Serializer, Steps
-from rlx.backends.gpu.device import Code, Device
-from rlx.backends.gpu.kernels import GpuKernels
+from rlx.backends.gpu.device import VECTOR_BYTES, Code, Device
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.runtime.lay_out import lay_out, owners_of
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.runtime.routine import Artefact
-from rlx.backends.gpu.schedule.buckets import alternatives_of_each, named_products
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
 from rlx.core.tune import Tune
-from rlx.cost.calibrate import Numbers, Progress, cached_calibration
+from rlx.cost.calibrate import Numbers, Progress, cached_calibration, note_name
 from rlx.cost.target import Target
 from rlx.ir.lir import LirModule
-from rlx.kernel.program.program import KernelCall, KernelProgram, Step
-from rlx.kernel.program.schedule import Schedule
-from rlx.kernel.program.select import Candidate
-from rlx.kernel.refusal import Refusal
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.code import Assembled
+    from rlx.backends.gpu.kernels import GpuKernels
     from rlx.backends.gpu.runtime.timed import TimedProgram
     from rlx.backends.gpu.search import Search
+    from rlx.backends.gpu.simt.program import Program
+    from rlx.kernel.program.program import KernelCall, KernelProgram, Step
+    from rlx.kernel.program.schedule import Schedule
+    from rlx.kernel.program.select import Candidate
+    from rlx.kernel.refusal import Refusal
 
 
-class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
+class GpuBackend(KernelBackend["tuple[Program, ...]", Artefact]):
     """Kernels as SIMT programs, on one device."""
 
     has_devices: ClassVar[bool] = True
@@ -56,6 +54,15 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def device(self) -> Device:
         """What runs them; an error says why there is none."""
 
+    @property
+    def has_device(self) -> bool:
+        """Is there one? Nothing waits for what using it takes, as `missing` does."""
+        try:
+            self.device()
+        except Error:
+            return False
+        return True
+
     @abstractmethod
     def assemble(self, programs: Iterable[Program]) -> list[Code]:
         """Verified programs as code, in order, perhaps while others are written."""
@@ -64,7 +71,7 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     def identity(self) -> str:
         """The driver's assembler makes the code, and schedules are chosen by the processors and the
         shared memory that there are: parts of a device have fewer under the same name."""
-        machine, driver = self.machine, "" if self.missing() else self.device().driver
+        machine, driver = self.machine, self.device().driver if self.has_device else ""
         parts = self.name, self.hardware, driver, machine.processors, machine.shared_bytes
         return f"{' '.join(map(str, parts))} tune={self.tune}"
 
@@ -72,6 +79,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     @property
     def kernels(self) -> GpuKernels:
+        from rlx.backends.gpu.kernels import GpuKernels
+
         return GpuKernels(self.machine)
 
     def target(self) -> Target:
@@ -84,7 +93,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     @property
     def alignment(self) -> int:
-        return self.kernels.alignment
+        """Vectors are accessed at multiples of their size."""
+        return VECTOR_BYTES
 
     def has_special(self, op: str) -> bool:
         return self.kernels.has_special(op)
@@ -101,6 +111,8 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
     # -- programs --------------------------------------------------------------------------------
 
     def program(self, lir: LirModule) -> KernelProgram:
+        from rlx.backends.gpu.kernels import GpuKernels
+        from rlx.backends.gpu.schedule.buckets import alternatives_of_each, named_products
         from rlx.pipeline import select_kernels
 
         most = alternatives_of_each(named_products(lir.mir.graph))
@@ -120,11 +132,13 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
         is to be searched."""
         from rlx.backends.gpu.search import Search
 
-        if self.tune == "off" or self.missing():
+        if self.tune == "off" or not self.has_device:
             return None
         return Search(self.device(), self.cache, self.tune)
 
     def _laid_out(self, program: KernelProgram, made: Assembled) -> Artefact:
+        from rlx.backends.gpu.runtime.lay_out import lay_out
+
         artefact = lay_out(program, made.numbers, made.codes, self.architecture)
         return replace(artefact, codegen_spans=made.spans)
 
@@ -138,9 +152,10 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     @property
     def hardware(self) -> str:
-        return self.architecture if self.missing() else f"{self.device().name} {self.architecture}"
+        return f"{self.device().name} {self.architecture}" if self.has_device else self.architecture
 
     def timed(self, lir: LirModule) -> TimedProgram:
+        from rlx.backends.gpu.runtime.lay_out import owners_of
         from rlx.backends.gpu.runtime.timed import TimedProgram
 
         program = self.program(lir)
@@ -157,7 +172,7 @@ class GpuBackend(KernelBackend[tuple[Program, ...], Artefact]):
 
     def calibrated(self, threads: int) -> Numbers | None:
         """Of the device, whatever the number of the host's threads."""
-        if self.cache is None:
+        if self.cache is None or self.cache.note(note_name(self.name)) is None:
             return None
         found = cached_calibration(self.name, self.hardware, self.cache)
         return found and found.for_threads(1)

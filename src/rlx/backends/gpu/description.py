@@ -49,7 +49,8 @@ def describe(
     """Every step of the schedule → how it runs; with what was measured by the search, if there was
     one."""
     main = program.main
-    facts = _Facts(program, has_special, search)
+    is_searched = search is not None and search.has_time_for(program)
+    facts = _Facts(program, has_special, search if is_searched else None)
     return {s.node: facts.of(s) for s in (*main.prologue, *main.calls)}
 
 

@@ -13,16 +13,17 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.errors import LaunchError
-from rlx.backends.gpu.simt.nodes import BulkCopy, WaitDependencies
-from rlx.backends.gpu.simt.program import Program, TensorMap
+from rlx.backends.gpu.simt.tensor_map import TensorMap
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+
+if TYPE_CHECKING:
+    from rlx.backends.gpu.simt.program import Program
 
 Array = np.ndarray[Any, Any]
 ALIGN = 256
@@ -55,6 +56,8 @@ class Code:
     @classmethod
     def of(cls, program: Program, binary: bytes, shared_bytes: int) -> Code:
         """The code of a program, assembled."""
+        from rlx.backends.gpu.simt.nodes import WaitDependencies
+
         return cls(
             program.name,
             binary,
@@ -77,6 +80,9 @@ class Code:
 
 def _is_swizzled(program: Program, tensor: TensorMap) -> bool:
     """As is the memory that its boxes are copied to: all of it, or nothing of it."""
+    from rlx.backends.gpu.simt.errors import LaunchError
+    from rlx.backends.gpu.simt.nodes import BulkCopy
+
     copies = [n for n in program.nodes if isinstance(n, BulkCopy) and n.map == tensor.name]
     found = {program.memory(n.memory).is_swizzled for n in copies}
     if len(found) > 1:

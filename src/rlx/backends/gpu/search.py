@@ -82,7 +82,14 @@ class Search:
 
     def tuned(self, program: KernelProgram) -> Tuned:
         """The launches of a program that are worth it, as they are fastest."""
+        if not self.has_time_for(program):
+            return Tuned()
         return self.find(largest(program), CODE_S * len(launches_of(program)))
+
+    def has_time_for(self, program: KernelProgram) -> bool:
+        """Is anything of a program tried? One of many kernels has the schedules that are predicted,
+        whatever was measured in others: to ask what was, each program would have to be written."""
+        return CODE_S * len(launches_of(program)) < self.budget_s
 
     def find(self, problems: Iterable[Problem], spent_s: float = 0.0) -> Tuned:
         """The fastest programs of some launches, as far as there is time, in order."""

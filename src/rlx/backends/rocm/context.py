@@ -52,9 +52,12 @@ class HipContext(Context):
 
     library: HipLibrary
 
+    def __init__(self, library: HipLibrary, number: int = 0) -> None:
+        super().__init__(library, number)
+        if integer(library, "cuDeviceGetCount") > 1:
+            self.library = library.of_device(number)
+
     def _retained(self) -> ctypes.c_void_p:
-        if integer(self.library, "cuDeviceGetCount") > 1:
-            self.library = self.library.of_device(self.number)
         return ctypes.c_void_p()
 
     def _within(self, name: str, *args: Any) -> int:

@@ -7,9 +7,9 @@ common subexpressions, address arithmetic and register allocation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.cuda.ptx.arithmetic import is_native
 from rlx.backends.cuda.ptx.groups import Groups
 from rlx.backends.cuda.ptx.text import BOOL, bits_of, kind_of, literal
@@ -32,20 +32,6 @@ HOPPER = (
 ONLY_90A = (ir.WarpgroupMul, ir.WarpgroupWait, ir.RegisterLimit)
 BOUND = frozenset((*HOPPER, *ONLY_90A, ir.TileStore))
 """What some architectures do not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What the text is for."""
-
-    name: str = "sm_90a"
-    version: str = "8.3"
-    """Of the PTX language."""
-
-    @property
-    def capability(self) -> int:
-        """90 for sm_90a."""
-        return int("".join(c for c in self.name if c.isdigit()))
 
 
 def ptx(program: Program, architecture: Architecture | None = None) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.functions import FLOATS, FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Region, TileType, Type, Value
-from rlx.backends.gpu.simt.program import MAX_OUTER, Program
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.gpu.simt.tensor_map import MAX_OUTER
 from rlx.core.dtype import DType
 
 BOOL, I32, I64 = DType.BOOL, DType.I32, DType.I64

@@ -37,7 +37,8 @@ def expand_functions(program: Program, is_native: Callable[[ir.Call], bool]) -> 
     """The program with calls of native functions only."""
 
     def rule(b: Builder, node: Node, args: list[Var], loops: int) -> Sequence[Var] | None:
-        if not isinstance(node, ir.Call) or is_native(node):
+        assert isinstance(node, ir.Call)
+        if is_native(node):
             return None
         if node.accuracy == "fast" and node.function == "tanh":
             return [_fast_tanh(b, args[0])]
@@ -45,7 +46,7 @@ def expand_functions(program: Program, is_native: Callable[[ir.Call], bool]) -> 
 
     if all(is_native(n) for n in program.nodes if isinstance(n, ir.Call)):
         return program
-    return rewritten(program, rule)
+    return rewritten(program, (ir.Call,), rule)
 
 
 def _function(b: Builder, name: str, args: list[Var]) -> Var:

@@ -19,19 +19,20 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 
 I32 = DType.I32
+EXPANDED: frozenset[type[Node]] = frozenset((ir.Reduce, ir.ReduceScatter, ir.Scan))
 
 
 def expand_reductions(program: Program) -> Program:
     """The program without reductions and scans, for targets with shuffles."""
-    kinds = {type(n) for n in program.nodes}
-    if not kinds & {ir.Reduce, ir.ReduceScatter, ir.Scan}:
+    kinds = EXPANDED & {type(n) for n in program.nodes}
+    if not kinds:
         return program
-    if kinds & {ir.Reduce, ir.ReduceScatter} and program.block % program.warp:
+    if kinds != {ir.Scan} and program.block % program.warp:
         raise UnsupportedError(
             f"program {program.name}: a block of {program.block} threads has a part of a warp of "
             f"{program.warp}, which shuffles do not reach. Make the block a multiple."
         )
-    return rewritten(program, _expanded)
+    return rewritten(program, kinds, _expanded)
 
 
 def _expanded(b: Builder, node: Node, args: list[Var], loops: int) -> Sequence[Var] | None:

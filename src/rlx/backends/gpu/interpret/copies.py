@@ -18,7 +18,7 @@ from rlx.backends.gpu.interpret.order import ThreadOrder
 from rlx.backends.gpu.interpret.threads import Mask
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, Value
-from rlx.backends.gpu.simt.program import TensorMap
+from rlx.backends.gpu.simt.tensor_map import TensorMap
 from rlx.core.dim import evaluate
 
 Array = np.ndarray[Any, Any]

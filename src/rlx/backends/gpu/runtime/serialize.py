@@ -1,7 +1,8 @@
 """Programs as sections of a file: what opens without a compiler, and without the plan.
 
 Routines and codes are written field by field, under the names of their classes. Binaries and
-constants lie one behind the other in a section of bytes, and are said by where they begin.
+constants lie one behind the other in a section of bytes, and are said by where they begin. Dims are
+said by their number in a table: most recur, and each is put together once when a file is read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rlx.backends.gpu.runtime.routine import (
     WhileStep,
     as_bytes,
 )
-from rlx.backends.gpu.simt.program import OuterDim, TensorMap, WindowAxis
+from rlx.backends.gpu.simt.tensor_map import OuterDim, TensorMap, WindowAxis
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -41,7 +42,6 @@ from rlx.core.sections import Bytes, Sections
 from rlx.core.shape import Shape
 from rlx.ir.json_form import Decoder, dim_json, dims_of, interface_json, shape_json, symbols_json
 from rlx.ir.mir import Graph
-from rlx.ir.text import read, show
 from rlx.ops.op import Array
 
 WRITTEN: Mapping[str, type[Any]] = {
@@ -62,9 +62,10 @@ def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
     body["codes"] = [writer.value(c) for c in artefact.codes]
     body["routines"] = [writer.value(r) for r in artefact.routines.values()]
     body["constants"] = [writer.value(c) for c in artefact.constants]
-    dims = [*dims_of(artefact.interface), *writer.dims]
+    dims = [*dims_of(artefact.interface), *writer.shape_dims, *writer.dims]
     head = {
         "names": symbols_json((), dims),
+        "dims": list(map(dim_json, writer.dims)),
         "interface": interface_json(artefact.interface),
         "body": body,
     }
@@ -75,7 +76,9 @@ def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
 class _Writer:
     """Values as JSON; their dims and bytes are collected."""
 
-    dims: list[DimLike] = field(default_factory=list[DimLike])
+    dims: dict[DimLike, int] = field(default_factory=dict[DimLike, int])
+    """Their numbers."""
+    shape_dims: list[DimLike] = field(default_factory=list[DimLike])
     parts: list[bytes] = field(default_factory=list[bytes])
     end: int = 0
 
@@ -86,12 +89,11 @@ class _Writer:
             case tuple() | list():
                 return list(map(self.value, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             case Dim():
-                self.dims.append(value)
-                return {"dim": dim_json(value)}
+                return {"dim": self.dims.setdefault(value, len(self.dims))}
             case DType():
                 return {"dtype": value.value}
             case Shape():
-                self.dims += value.dims
+                self.shape_dims += value.dims
                 return {"shape": shape_json(value)}
             case bytes():
                 return {"bytes": self._placed(value)}
@@ -115,6 +117,8 @@ class _Writer:
 
     def _host(self, step: HostStep) -> list[Any]:
         """Its op and attributes as the text of a graph that has nothing else."""
+        from rlx.ir.text import show
+
         graph = Graph("host")
         given = [graph.input(f"x{i}", o.shape) for i, o in enumerate(step.operands)]
         node = graph.node(step.op, given, step.attrs)
@@ -134,7 +138,8 @@ def opened(head: dict[str, Any], file: Sections) -> Artefact:
 
 def _opened(head: dict[str, Any], file: Sections) -> Artefact:
     decode = Decoder(head["names"])
-    reader, body = _Reader(decode, file.section("bytes")), head["body"]
+    dims = tuple(map(decode.dim, head["dims"]))
+    reader, body = _Reader(decode, dims, file.section("bytes")), head["body"]
     plain = {name: reader.value(body[name]) for name in _FIELDS}
     routines: list[Routine] = [reader.value(r) for r in body["routines"]]
     return Artefact(
@@ -149,6 +154,7 @@ def _opened(head: dict[str, Any], file: Sections) -> Artefact:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     decode: Decoder
+    dims: tuple[DimLike, ...]
     raw: memoryview
 
     def value(self, value: Any) -> Any:
@@ -159,7 +165,7 @@ class _Reader:
         ((kind, held),) = value.items()  # pyright: ignore[reportUnknownVariableType]
         match kind:
             case "dim":
-                return self.decode.dim(held)
+                return self.dims[held]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             case "dtype":
                 return DType(held)
             case "shape":
@@ -184,6 +190,8 @@ class _Reader:
         return flat.reshape(shape.static_dims)
 
     def _host(self, graph: str, *rest: Any) -> HostStep:
+        from rlx.ir.text import read
+
         label, operands, results, measured = map(self.value, rest)
         (node,) = (n for n in read(graph).order() if n.op not in ("input", "item"))
         return HostStep(label, node.op, node.attrs, operands, results, measured)

@@ -26,18 +26,8 @@ from dataclasses import replace
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.group_builder import GroupBuilder
 from rlx.backends.gpu.simt.nodes import Region, Value
-from rlx.backends.gpu.simt.program import (
-    Access,
-    Buffer,
-    Mbarrier,
-    OuterDim,
-    Program,
-    Scalar,
-    Shared,
-    Table,
-    TensorMap,
-    WindowAxis,
-)
+from rlx.backends.gpu.simt.program import Access, Buffer, Mbarrier, Program, Scalar, Shared, Table
+from rlx.backends.gpu.simt.tensor_map import OuterDim, TensorMap, WindowAxis
 from rlx.backends.gpu.simt.thread_builder import I32, values_of
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dim import DimLike

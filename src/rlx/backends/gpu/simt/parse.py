@@ -11,18 +11,8 @@ from typing import Any
 
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, Region, TileType, Type, Value, attr_names
-from rlx.backends.gpu.simt.program import (
-    Access,
-    Buffer,
-    Mbarrier,
-    OuterDim,
-    Program,
-    Scalar,
-    Shared,
-    Table,
-    TensorMap,
-    WindowAxis,
-)
+from rlx.backends.gpu.simt.program import Access, Buffer, Mbarrier, Program, Scalar, Shared, Table
+from rlx.backends.gpu.simt.tensor_map import OuterDim, TensorMap, WindowAxis
 from rlx.backends.gpu.simt.text import INDENT, mnemonic
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static
 from rlx.core.dtype import DType

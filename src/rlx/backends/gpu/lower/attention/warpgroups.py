@@ -30,7 +30,7 @@ from rlx.backends.gpu.schedule.attention import (
     warpgroup_registers,
 )
 from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import OuterDim
+from rlx.backends.gpu.simt.tensor_map import OuterDim
 from rlx.backends.gpu.simt.thread_builder import I32
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dim import DimLike, exact_div, upper_bound
