@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -702,6 +704,31 @@ def test_devices_are_listed_without_a_context() -> None:
     found = found_devices(fake.library())
     assert [str(f) for f in found] == [f"cuda:{i} Fake GPU, capability 8.6, 3 GiB" for i in (0, 1)]
     assert "cuDevicePrimaryCtxRetain" not in fake.calls
+
+
+def test_a_context_is_made_once_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, backend = FakeCuda(fail={"cuDevicePrimaryCtxRetain": 2}), CudaBackend()
+    device = CudaDevice(0, fake.library())
+    monkeypatch.setattr("rlx.backends.cuda.backend._DEVICES", {0: device})
+    assert backend.has_device
+    assert "Fake GPU sm_90a" in backend.identity
+    assert "cuDevicePrimaryCtxRetain" not in fake.calls
+    missing = backend.missing()
+    assert missing is not None
+    assert "out of memory" in missing.reason
+    fake.fail.clear()
+    assert backend.missing() is None
+    assert device.allocate(8)
+    assert fake.calls.count("cuDevicePrimaryCtxRetain") == 2
+
+
+def test_programs_out_of_files_need_no_kernels() -> None:
+    """Their modules take longer to import than a program to load."""
+    used = "rlx.backends.cuda.backend", "rlx.backends.gpu.runtime.serialize", "rlx.runtime.session"
+    known = "rlx.backends.gpu.kernels", "rlx.backends.gpu.simt.nodes", "rlx.kernel", "rlx.pipeline"
+    code = f"import sys, {', '.join(used)}; print([m for m in {known} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_backend_lists_devices_for_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from rlx.backends.gpu.description import describe
 from rlx.backends.gpu.device import Code, Kernel
 from rlx.backends.gpu.problems import problems_of, sizes_of_alternatives
 from rlx.backends.gpu.runtime.trial import Effort, Problem
-from rlx.backends.gpu.search import Search
+from rlx.backends.gpu.search import CODE_S, Search, Tuned
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SimulatedDevice
@@ -195,6 +195,10 @@ def test_products_are_searched_and_described(tmp_path: Path) -> None:
     (facts,) = describe(program, backend.has_special, search).values()
     (decision,) = (d for d in facts.decisions if d.what == "choose_schedule")
     assert decision.reason.count("predicted") > decision.reason.count("measured") == 2
+    without_time = replace(search, budget_s=CODE_S)
+    assert without_time.tuned(program) == Tuned()
+    (facts,) = describe(program, backend.has_special, without_time).values()
+    assert not any("measured" in d.reason for d in facts.decisions)
 
 
 def test_each_alternative_of_a_kernel_is_tried_at_sizes_of_its_own() -> None:

@@ -47,7 +47,8 @@ class CudaBackend(GpuBackend):
         if number is None:
             architecture_of(variant)
         else:
-            threading.Thread(target=_open, args=(number,), name="rlx-open").start()
+            with suppress(RuntimeError):  # no thread can be started: whoever needs it opens it
+                threading.Thread(target=_open, args=(number,), name="rlx-open").start()
         return replace(self, variant=variant, cache=cache)
 
     def tuned(self, tune: Tune) -> CudaBackend:
