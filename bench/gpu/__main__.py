@@ -1,7 +1,9 @@
 """`python -m bench.gpu [parts]`: workloads on one GPU, against torch's best mode in the same run.
 
 Every figure is the median of many calls on inputs that are on the device. Each result is compared
-with the same function in f32 before anything is timed.
+with the same function in f32 before anything is timed. Beside it: `python -m bench.gpu.dynamic`,
+one compile for all shapes; `bench.gpu.products`, schedules of products; `bench.gpu.startup`, cold
+compiles and those from cache.
 """
 
 from __future__ import annotations

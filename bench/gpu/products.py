@@ -11,13 +11,14 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 from rlx import ops
-from rlx.backends.cuda.assemble import linked, print_code
+from rlx.backends.cuda.assemble import THREADS, linked, print_code
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.device import Code
@@ -182,13 +183,15 @@ class Bench:
         every = [(m.shape, self.dtype, m.schedule, f"k{i}") for i, m in enumerate(found)]
         codes = list(self.pool.map(_printed, every, [architecture] * len(every)))
         try:
-            return [self.device.load(c) for c in linked(self.device.context, codes)]
+            with ThreadPoolExecutor(THREADS) as pool:
+                made = list(pool.map(partial(linked, self.device.context), codes))
+            return [self.device.load(c) for c in made]
         except Error:
             return [self._one(c, m) for c, m in zip(codes, found)]
 
     def _one(self, code: Code, way: Measured) -> Any:
         try:
-            return self.device.load(linked(self.device.context, [code])[0])
+            return self.device.load(linked(self.device.context, code))
         except Error as error:
             way.note = str(error)[-300:]
             return None

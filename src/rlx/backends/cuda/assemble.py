@@ -55,7 +55,7 @@ def assemble(
     for a few milliseconds at most, and the linker takes a hundred for a large program."""
 
     def code_of(program: Program, text: Code) -> Code:
-        return text if _is_whole(program) else _linked(context, text)
+        return text if _is_whole(program) else linked(context, text)
 
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "rlx-assemble") as pool:
         started = [pool.submit(code_of, p, print_code(p, architecture)) for p in programs]
@@ -69,7 +69,7 @@ def _is_whole(program: Program) -> bool:
     return any(isinstance(n, WarpgroupMul) and n.is_async and not n.left for n in program.nodes)
 
 
-def _linked(context: Context, code: Code) -> Code:
+def linked(context: Context, code: Code) -> Code:
     """Code in PTX as machine code."""
     log = Log()
     state = context.made_last("cuLinkCreate_v2", 2, log.keys, log.values)

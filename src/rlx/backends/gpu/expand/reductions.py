@@ -27,7 +27,7 @@ def expand_reductions(program: Program) -> Program:
     kinds = EXPANDED & {type(n) for n in program.nodes}
     if not kinds:
         return program
-    if kinds != {ir.Scan} and program.block % program.warp:
+    if kinds - {ir.Scan} and program.block % program.warp:
         raise UnsupportedError(
             f"program {program.name}: a block of {program.block} threads has a part of a warp of "
             f"{program.warp}, which shuffles do not reach. Make the block a multiple."
