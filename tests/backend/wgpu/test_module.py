@@ -31,7 +31,7 @@ def test_params_are_firsts_scalars_grid_and_fold() -> None:
     made = MODULE.params((4, 8), (-2, 1.5), (70_000, 3, 1))
     assert len(made) == MODULE.params_bytes == 48
     fold = dispatch((70_000, 3, 1))[0]
-    assert made == struct.pack("<2Iqf4I", 4, 8, -2, 1.5, 70_000, 3, 1, fold).ljust(48, b"\0")
+    assert made == struct.pack("<2Iqf5I", 4, 8, -2, 1.5, 70_000, 3, 1, fold, 0).ljust(48, b"\0")
 
 
 def test_a_buffer_that_is_only_loaded_is_vectors_and_one_stored_by_bytes_atomic() -> None:

@@ -27,12 +27,15 @@ class Access:
     width: int = 1
     """Elements."""
     is_masked: bool = False
+    is_shared: bool = False
+    """Is it of the block's shared memory? `buffer` is the number of the array then."""
 
     @property
     def function(self) -> str:
         """Its name."""
         width = self.width if self.width > 1 else ""
-        return f"{self.kind}{width}{'_if' if self.is_masked else ''}_{self.buffer}"
+        space = "s" if self.is_shared else "b"
+        return f"{self.kind}{width}{'_if' if self.is_masked else ''}_{space}{self.buffer}"
 
     def words(self, dtype: DType) -> int:
         """That it moves; a part of one counts as one."""
@@ -54,51 +57,57 @@ def binding_text(
     params: Sequence[str],
 ) -> str:
     """The declarations of the bindings and of the uniform block, and a function per access."""
-    made = [_binding(k, accesses, dtypes, bindings) for k in range(max(bindings, default=-1) + 1)]
-    lines = [b.declared for b in made]
+    count = max(bindings, default=-1) + 1
+    grouped: list[list[Typed]] = [[] for _ in range(count)]
+    for access in accesses:
+        grouped[bindings[access.buffer]].append((access, dtypes[access.buffer]))
+    made = [Words.of(f"m{k}", mine) for k, mine in enumerate(grouped)]
+    place = "@group(0) @binding({}) var<storage, read_write> {}: array<{}>;"
+    lines = [place.format(k, b.name, b.element) for k, b in enumerate(made)]
     lines.append(f"struct Params {{ {', '.join(params)} }}")
     lines.append(f"@group(0) @binding({len(made)}) var<uniform> p: Params;")
     for access in accesses:
-        binding = made[bindings[access.buffer]]
-        lines += _Function(access, dtypes[access.buffer], binding).lines()
+        array = made[bindings[access.buffer]]
+        lines += function_lines(access, dtypes[access.buffer], array, f"p.b{access.buffer} + ")
     return "\n".join([*lines, ""])
 
 
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    """An array of `unit` words, or of atomic words."""
+def function_lines(access: Access, dtype: DType, array: Words, first: str) -> list[str]:
+    """The function of an access; `first` is the first element of the buffer, if not the array's."""
+    return list(_Function(access, dtype, array, first).lines())
 
-    number: int
+
+Typed = tuple[Access, DType]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """An array of vectors of `unit` words, or of atomic words."""
+
+    name: str
     unit: int
     is_atomic: bool
 
-    @property
-    def name(self) -> str:
-        return f"m{self.number}"
+    @classmethod
+    def of(cls, name: str, accesses: Sequence[Typed]) -> Words:
+        """The widest vectors that all accesses allow: a part of one may be loaded, but to store a
+        part may write all of it."""
+        loads = [a.words(d) for a, d in accesses if a.kind == "load"]
+        stores = [a.words(d) for a, d in accesses if a.kind == "store"]
+        is_atomic = any(a.kind not in ("load", "store") for a, _ in accesses) or any(
+            a.kind == "store" and a.is_partial(d) for a, d in accesses
+        )
+        unit = 1 if is_atomic or not accesses else min([max([*loads, *stores]), *stores])
+        return cls(name, unit, is_atomic)
 
     @property
-    def declared(self) -> str:
-        kind = "atomic<u32>" if self.is_atomic else word_type(self.unit)
-        place = f"@group(0) @binding({self.number})"
-        return f"{place} var<storage, read_write> {self.name}: array<{kind}>;"
+    def element(self) -> str:
+        return "atomic<u32>" if self.is_atomic else word_type(self.unit)
 
     def at(self, word: str) -> str:
         """The element that a word is in."""
         shift = self.unit.bit_length() - 1
         return f"{self.name}[{word} >> {shift}u]" if shift else f"{self.name}[{word}]"
-
-
-def _binding(
-    number: int, accesses: Sequence[Access], dtypes: Sequence[DType], bindings: Sequence[int]
-) -> _Binding:
-    mine = [(a, dtypes[a.buffer]) for a in accesses if bindings[a.buffer] == number]
-    loads = [a.words(d) for a, d in mine if a.kind == "load"]
-    stores = [a.words(d) for a, d in mine if a.kind == "store"]
-    is_atomic = any(a.kind not in ("load", "store") for a, _ in mine) or any(
-        a.kind == "store" and a.is_partial(d) for a, d in mine
-    )
-    unit = 1 if is_atomic or not mine else min([max([*loads, *stores]), *stores])
-    return _Binding(number, unit, is_atomic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +116,8 @@ class _Function:
 
     access: Access
     dtype: DType
-    binding: _Binding
+    array: Words
+    first: str
 
     @property
     def _words(self) -> int:
@@ -127,7 +137,7 @@ class _Function:
         yield f"fn {access.function}({', '.join(given)}){returns} {{"
         if access.is_masked:
             yield f"if (!mask) {{ return{f' {kind}()' if is_load else ''}; }}"
-        yield f"let e = p.b{access.buffer} + u32(i);"
+        yield f"let e = {self.first}u32(i);"
         yield f"let w = {self._word()};"
         yield from self._body()
         yield "}"
@@ -154,27 +164,27 @@ class _Function:
         if self.access.is_partial(self.dtype):
             mask = (1 << self._bits) - 1
             yield f"return ({self._one('w')} >> {self._shift()}) & {mask:#x}u;"
-        elif self.binding.unit >= self._words:
+        elif self.array.unit >= self._words:
             yield from self._part_of_unit()
         else:
-            step = self.binding.unit
+            step = self.array.unit
             parts = [self._one(_plus("w", i)) for i in range(0, self._words, step)]
             yield f"return {word_type(self._words)}({', '.join(parts)});"
 
     def _part_of_unit(self) -> Iterator[str]:
         """As many words as an element of the binding has, or some of them."""
-        if self._words == 2 and self.binding.unit == 4:
-            yield f"let u = {self.binding.at('w')};"
+        if self._words == 2 and self.array.unit == 4:
+            yield f"let u = {self.array.at('w')};"
             yield "return select(u.xy, u.zw, (w & 2u) != 0u);"
         else:
             yield f"return {self._one('w')};"
 
     def _one(self, word: str) -> str:
         """An element of the binding, or the word of it, where one is asked for."""
-        if self.binding.is_atomic:
-            return f"atomicLoad(&{self.binding.at(word)})"
-        part = self._words == 1 and self.binding.unit > 1
-        return self.binding.at(word) + (f"[{word} & {self.binding.unit - 1}u]" if part else "")
+        if self.array.is_atomic:
+            return f"atomicLoad(&{self.array.at(word)})"
+        part = self._words == 1 and self.array.unit > 1
+        return self.array.at(word) + (f"[{word} & {self.array.unit - 1}u]" if part else "")
 
     def _shift(self) -> str:
         """The first bit, within its word, of an element narrower than that."""
@@ -187,14 +197,14 @@ class _Function:
         if self.access.is_partial(self.dtype):
             mask = (1 << self._bits) - 1
             yield f"let s = {self._shift()};"
-            yield f"atomicAnd(&{self.binding.at('w')}, ~({mask:#x}u << s));"
-            yield f"atomicOr(&{self.binding.at('w')}, (v & {mask:#x}u) << s);"
+            yield f"atomicAnd(&{self.array.at('w')}, ~({mask:#x}u << s));"
+            yield f"atomicOr(&{self.array.at('w')}, (v & {mask:#x}u) << s);"
             return
-        unit = self.binding.unit
+        unit = self.array.unit
         for i in range(0, self._words, unit):
             part = "" if unit == self._words else "." + "xyzw"[i : i + unit]
-            place = self.binding.at(_plus("w", i))
-            is_atomic = self.binding.is_atomic
+            place = self.array.at(_plus("w", i))
+            is_atomic = self.array.is_atomic
             yield f"atomicStore(&{place}, v{part});" if is_atomic else f"{place} = v{part};"
 
     # -- atomics ---------------------------------------------------------------------------------
@@ -206,12 +216,12 @@ class _Function:
         if size == 8:
             yield from self._combine_halves()
         elif size == WORD_BYTES and not (self.dtype is not DType.U32 and kind in ("min", "max")):
-            yield f"atomic{kind.capitalize()}(&{self.binding.at('w')}, v);"
+            yield f"atomic{kind.capitalize()}(&{self.array.at('w')}, v);"
         else:
             yield from self._exchange()
 
     def _combine_halves(self) -> Iterator[str]:
-        low, high = self.binding.at("w"), self.binding.at("w + 1u")
+        low, high = self.array.at("w"), self.array.at("w + 1u")
         name = f"atomic{self.access.kind.capitalize()}"
         if self.access.kind == "add":
             yield f"let old = {name}(&{low}, v.x);"
@@ -221,7 +231,7 @@ class _Function:
             yield f"{name}(&{high}, v.y);"
 
     def _exchange(self) -> Iterator[str]:
-        place = self.binding.at("w")
+        place = self.array.at("w")
         shift, mask = "0u", 0xFFFFFFFF
         if self.access.is_partial(self.dtype):
             shift, mask = self._shift(), (1 << self._bits) - 1

@@ -6,6 +6,7 @@ Group 0 has the buffers at bindings 0, 1, …, and behind the last of them a uni
     per scalar  one word, or two of 64 bits, the low one first
     the grid    its blocks along x, y and z
     the fold    workgroups along x of the dispatch, of which a row after another is counted
+    zero        which no compiler knows to be 0
 
 Every buffer may have a binding of its own, or share one with others of the same GPU buffer: the
 binding of each is an argument of `source`, and the body of the kernel is the same for all of them.
@@ -47,9 +48,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One kernel, whose entry point has its name."""
+    """One kernel."""
 
     name: str
+    """Of its entry point."""
     block: int
     buffers: tuple[Argument, ...]
     """In the order of their bindings, if each has its own."""
@@ -85,12 +87,12 @@ class Module:
         members = [f"b{i}: u32" for i in range(len(self.buffers))]
         for i, scalar in enumerate(self.scalars):
             members += [f"s{i}{part}: u32" for part in "lh"[: words_of(scalar.dtype)]]
-        return members + [f"g{d}: u32" for d in "xyz"] + ["fold: u32"]
+        return members + [f"g{d}: u32" for d in "xyz"] + ["fold: u32", "zero: u32"]
 
     @property
     def params_bytes(self) -> int:
         """Of the uniform block, as a binding of it is sized."""
-        words = len(self.buffers) + sum(words_of(s.dtype) for s in self.scalars) + 4
+        words = len(self.buffers) + sum(words_of(s.dtype) for s in self.scalars) + 5
         return -(-words * 4 // PARAMS_ALIGN) * PARAMS_ALIGN
 
     def params(self, firsts: Sequence[int], scalars: Sequence[float], grid: Grid) -> bytes:
@@ -98,7 +100,7 @@ class Module:
         made = struct.pack(f"<{len(firsts)}I", *firsts)
         for scalar, value in zip(self.scalars, scalars, strict=True):
             made += scalar_words(scalar.dtype, value)
-        made += struct.pack("<4I", *grid, dispatch(grid)[0])
+        made += struct.pack("<5I", *grid, dispatch(grid)[0], 0)
         return made.ljust(self.params_bytes, b"\0")
 
     def to_bytes(self) -> bytes:

@@ -1,0 +1,73 @@
+"""Functions of WGSL's prelude: what a kernel calls and the language lacks, printed where it is
+called.
+
+Two facts decide how they are written. Compilers may assume that there are no NaN, may reassociate,
+and do: `x != x` is false on two adapters and `(x + y) - x` is y on one; so NaN are found by their
+bits, and a sum that must be rounded goes through `rounded`, which no compiler sees through. And
+half floats are rounded by integer arithmetic: `pack2x16float` rounds as the driver likes, and one
+adapter makes NaN of what is too large.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rlx.backends.wgpu.wgsl.wide import WIDE_HELPERS
+
+WORD = re.compile(r"\b[a-z_]\w*(?=\()")
+
+HELPERS: dict[str, str] = {
+    "f32_of": "fn f32_of(bits: u32) -> f32 { return bitcast<f32>(bits); }",
+    "rounded": "fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ p.zero); }",
+    "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
+    "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) || is_nan(x)); }",
+    "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) || is_nan(x)); }",
+    # 2¹¹² brings the exponent of f16 to that of f32; where the value is denormal, adding ½ · 2⁻²³
+    # leaves its bits, rounded, in the low ones
+    "f16_bits": """fn f16_bits(x: f32) -> u32 {
+ let bits = bitcast<u32>(x);
+ let size = bits & 0x7fffffffu;
+ let sign = (bits >> 16u) & 0x8000u;
+ if (size > 0x7f800000u) { return sign | 0x7e00u; }
+ if (size >= 0x47800000u) { return sign | 0x7c00u; }
+ if (size < 0x38800000u) {
+  let shift = min(126u - (size >> 23u), 31u);
+  let full = (size & 0x7fffffu) | 0x800000u;
+  let kept = full >> shift;
+  let lost = full & ((1u << shift) - 1u);
+  let half = 1u << (shift - 1u);
+  let up = (lost > half) || (lost == half && (kept & 1u) == 1u);
+  return sign | (kept + select(0u, 1u, up));
+ }
+ return sign | ((size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u);
+}""",
+    "f16_value": "fn f16_value(bits: u32) -> f32 { return unpack2x16float(bits).x; }",
+    "to_f16": "fn to_f16(x: f32) -> f32 { return f16_value(f16_bits(x)); }",
+    "bf16_bits": """fn bf16_bits(x: f32) -> u32 {
+ let bits = bitcast<u32>(x);
+ let up = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+ return select(up, (bits >> 16u) | 0x40u, is_nan(x));
+}""",
+    "bf16_value": "fn bf16_value(bits: u32) -> f32 { return bitcast<f32>(bits << 16u); }",
+    "to_bf16": "fn to_bf16(x: f32) -> f32 { return bf16_value(bf16_bits(x)); }",
+    **WIDE_HELPERS,
+}
+
+
+def called(lines: Iterable[str]) -> list[str]:
+    """The helpers that lines call, those that they call themselves included, callees first."""
+    found: dict[str, None] = {}
+    for line in lines:
+        for name in WORD.findall(line):
+            _add(name, found)
+    return [HELPERS[name] for name in found]
+
+
+def _add(name: str, found: dict[str, None]) -> None:
+    if name not in HELPERS or name in found:
+        return
+    for inner in WORD.findall(HELPERS[name]):
+        if inner != name:
+            _add(inner, found)
+    found[name] = None

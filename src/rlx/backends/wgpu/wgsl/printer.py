@@ -1,0 +1,153 @@
+"""SIMT programs as WGSL modules.
+
+Reductions and functions that WGSL lacks are expanded before. What needs warps, clusters, tiles or
+copies that threads do not wait for is refused: a machine with `warp=1` and without capabilities
+has schedules that do not use them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+from rlx.backends.gpu.expand.functions import expand_functions
+from rlx.backends.gpu.expand.reductions import expand_reductions
+from rlx.backends.gpu.simt import nodes as ir
+from rlx.backends.gpu.simt.nodes import Node
+from rlx.backends.gpu.simt.program import Program, Scalar
+from rlx.backends.wgpu.wgsl.arithmetic import is_native
+from rlx.backends.wgpu.wgsl.helpers import called
+from rlx.backends.wgpu.wgsl.memory import Memory
+from rlx.backends.wgpu.wgsl.module import Argument, Module, Target
+from rlx.backends.wgpu.wgsl.text import F32, I32, U32, WIDE
+
+
+def module_of(program: Program, target: Target | None = None) -> Module:
+    """A verified program as a module."""
+    printer = _Printer(printable(program), target or Target())
+    return printer.module()
+
+
+def printable(program: Program) -> Program:
+    """The program in nodes that WGSL has."""
+    return expand_reductions(expand_functions(program, is_native))
+
+
+class _Printer(Memory):
+    """One module."""
+
+    language = "WGSL"
+    endless = "loop"
+
+    def __init__(self, program: Program, target: Target) -> None:
+        super().__init__(program)
+        self.target = target
+
+    def constant(self, name: str, kind: str, expression: str) -> str:
+        return f"let {name}: {kind} = {expression};"
+
+    def variable(self, name: str, kind: str, expression: str | None) -> str:
+        return f"var {name}: {kind}{f' = {expression}' if expression is not None else ''};"
+
+    def statements(self) -> dict[type[Node], Callable[[Any], None]]:
+        return {
+            ir.Load: self.load,
+            ir.Store: self.store,
+            ir.Atomic: self.atomic,
+            ir.SharedLoad: self.shared_load,
+            ir.SharedStore: self.shared_store,
+            ir.TableLoad: self.table_load,
+            ir.Barrier: self.barrier,
+            ir.ReleaseDependents: self._nothing,
+            ir.WaitDependencies: self._nothing,
+        }
+
+    def _nothing(self, node: Node) -> None:
+        """A dispatch begins when those before it have ended."""
+
+    # -- the module ------------------------------------------------------------------------------
+
+    def module(self) -> Module:
+        program = self.program
+        self._check()
+        for number, scalar in enumerate(program.scalars):
+            self.held[scalar.value] = self._argument(number, scalar)
+        self.nodes(program.body)
+        body = [*self._tables(), *self.shared_lines(), *self._kernel()]
+        buffers = tuple(Argument(b.name, b.dtype) for b in program.buffers)
+        scalars = tuple(Argument(s.name, s.value.dtype) for s in program.scalars)
+        text = "\n".join([*called(body), *body, ""])
+        accesses = tuple(a for a in self.accesses if not a.is_shared)
+        name = _identifier(program.name)
+        return Module(name, program.block, buffers, scalars, accesses, "", text, self.shared_bytes)
+
+    def _tables(self) -> list[str]:
+        return self.table_lines()
+
+    def _check(self) -> None:
+        program = self.program
+        if program.cluster > 1 or program.maps or program.mbarriers:
+            raise self.unsupported(None, "clusters and no tensor maps; lower it without.")
+
+    def _argument(self, number: int, scalar: Scalar) -> str:
+        dtype = scalar.value.dtype
+        if dtype in WIDE:
+            return f"vec2<u32>(p.s{number}l, p.s{number}h)"
+        if dtype not in (I32, U32, F32):
+            raise self.unsupported(None, f"argument of {dtype}; pass 32 or 64 bits.")
+        word = f"p.s{number}l"
+        return word if dtype is U32 else f"bitcast<{self.type_name(dtype)}>({word})"
+
+    def _kernel(self) -> Iterator[str]:
+        yield f"@compute @workgroup_size({self.program.block}, 1, 1)"
+        given = (
+            "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>"
+        )
+        yield f"fn {_identifier(self.program.name)}({given}) {{"
+        yield " let thread = i32(local);"
+        yield " let linear = group.x + group.y * p.fold;"
+        yield " if (linear >= p.gx * p.gy * p.gz) { return; }"
+        yield " let block_x = i32(linear % p.gx);"
+        yield " let block_y = i32(linear / p.gx % p.gy);"
+        yield " let block_z = i32(linear / p.gx / p.gy);"
+        yield from self.lines
+        yield "}"
+
+    # -- threads ---------------------------------------------------------------------------------
+
+    def position(self, node: ir.Position) -> str:
+        warp = self.program.warp
+        match node.of:
+            case "thread":
+                return "thread"
+            case "block":
+                return f"block_{'xyz'[node.dim]}"
+            case "blocks":
+                return f"i32(p.g{'xyz'[node.dim]})"
+            case "lane":
+                return f"(thread % {warp}i)"
+            case "warp":
+                return f"(thread / {warp}i)"
+            case _:
+                raise self.unsupported(node, "clusters; lower it without.")
+
+    def barrier(self, node: ir.Barrier) -> None:
+        if node.scope != "block":
+            raise self.unsupported(node, f"barrier of a {node.scope}; use that of the block.")
+        self.do("workgroupBarrier();")
+        if self._exchanges_buffers:
+            self.do("storageBarrier();")
+
+    @cached_property
+    def _exchanges_buffers(self) -> bool:
+        """Is a buffer both written and read?"""
+        nodes = list(self.program.nodes)
+        written = {n.buffer for n in nodes if isinstance(n, ir.Store | ir.Atomic)}
+        return any(isinstance(n, ir.Load) and n.buffer in written for n in nodes)
+
+
+def _identifier(name: str) -> str:
+    """A name that is no word of the language."""
+    return "k_" + re.sub(r"\W", "_", name)

@@ -1,0 +1,16 @@
+"""Adapters, one process each for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.backend.wgpu.adapter import DRIVERS, Adapter
+
+
+@pytest.fixture(scope="session", params=list(DRIVERS))
+def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
+    made = Adapter(request.param)
+    yield made
+    made.close()
