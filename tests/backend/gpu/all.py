@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from rlx.backends.base import find_backend
 from rlx.backends.cuda.errors import LostDeviceError
 from rlx.backends.gpu.backend import GpuBackend
+from rlx.core.errors import UnsupportedError
 from rlx.fuzz.generate import grow
 from rlx.fuzz.workers import Lost, each
 from rlx.ops import op as table
@@ -28,8 +29,13 @@ from tests.backend.gpu import laws
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
 
 OPS = [o.name for o in table.table().values() if not o.why_no_cases]
-SIMULATED = {"simulated": SimulatedBackend(), "small": SimulatedBackend(laws.SMALL)}
-"""All that any device has; and small blocks without matrix or asynchronous instructions."""
+SIMULATED = {
+    "simulated": SimulatedBackend(),
+    "small": SimulatedBackend(laws.SMALL),
+    "webgpu": SimulatedBackend(laws.WEBGPU),
+}
+"""All that any device has; small blocks without matrix or asynchronous instructions; and what
+WebGPU promises."""
 PROGRESS_S = 30.0
 LINE = 500
 """Characters of a finding."""
@@ -75,12 +81,21 @@ def found_wrong(job: Job) -> list[str]:
     return [line + about for line in differences(graph, values, got)]
 
 
-def judged(job: Job) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a target does not run a job."""
+
+    reason: str
+
+
+def judged(job: Job) -> list[str] | Refused:
     """The same, with errors as findings; without its device a process cannot go on."""
     try:
         return found_wrong(job)
     except LostDeviceError:
         raise
+    except UnsupportedError as error:
+        return Refused(str(error))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return [f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"]
@@ -89,8 +104,12 @@ def judged(job: Job) -> list[str]:
 def report(what: str, jobs: Sequence[Job], workers: int, seconds: float) -> int:
     """How many jobs are wrong: a line for each, and how far it is now and then."""
     start = shown = time.monotonic()
-    bad = done = 0
+    bad = done = refused = 0
     for job, got in zip(jobs, each(judged, jobs, workers)):
+        refused += isinstance(got, Refused)
+        if isinstance(got, Refused):
+            print(f"refused {job.label}: {' '.join(got.reason.split())[:LINE]}", flush=True)
+            got = list[str]()
         lines = [got.reason] if isinstance(got, Lost) else got
         bad, done = bad + bool(lines), done + 1
         for line in lines:
@@ -102,7 +121,8 @@ def report(what: str, jobs: Sequence[Job], workers: int, seconds: float) -> int:
             shown = now
             print(f"… {done} of {len(jobs)} {what}, {now - start:.0f} s", flush=True)
     took = time.monotonic() - start
-    print(f"{what}: {done} of {len(jobs)}, {bad} wrong, {took:.0f} s", flush=True)
+    counts = f"{bad} wrong, {refused} refused" if refused else f"{bad} wrong"
+    print(f"{what}: {done} of {len(jobs)}, {counts}, {took:.0f} s", flush=True)
     return bad
 
 

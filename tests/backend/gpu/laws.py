@@ -37,6 +37,18 @@ SMALL = GpuMachine(
 )
 """Small blocks, so that small shapes have several of them, loops and tails."""
 
+WEBGPU = GpuMachine(
+    warp=1,
+    block=64,
+    max_block=256,
+    warp_row=16,
+    processors=4,
+    shared_bytes=16 << 10,
+    index_bits=32,
+    has_f64=False,
+)
+"""All that WebGPU promises: no warps, 256 threads and 16 KiB of a block, indices of 32 bits,
+no f64."""
 
 MAX_ELEMENTS = 1 << 16
 """Of all operands: a minute of the interpreter is no test."""

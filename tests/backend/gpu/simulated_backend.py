@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,12 +15,15 @@ from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SIMULATED, SimulatedDevice
 from rlx.core.disk_cache import Cache
+from rlx.core.dtype import DType
 from rlx.core.tune import Tune
+from rlx.cost.target import Target
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
 
 Array = np.ndarray[Any, Any]
+NO_F64 = dict.fromkeys((DType.F64, DType.C128), "the simulated device has no 64-bit floats")
 
 
 class SimulatedBackend(GpuBackend):
@@ -35,6 +39,11 @@ class SimulatedBackend(GpuBackend):
     @property
     def machine(self) -> GpuMachine:
         return self._device.machine
+
+    def target(self) -> Target:
+        """Without the dtypes that the machine does not have."""
+        made = super().target()
+        return made if self.machine.has_f64 else replace(made, missing_dtypes=NO_F64)
 
     def device(self) -> Device:
         return self._device

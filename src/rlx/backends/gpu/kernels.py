@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.claims import FORMS
 from rlx.backends.gpu.device import VECTOR_BYTES
+from rlx.backends.gpu.expand.floats import without_f64
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
@@ -24,7 +25,7 @@ from rlx.backends.gpu.schedule.contraction import (
     window_kernels,
 )
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.task import GpuTask, HostTask, launches_in
+from rlx.backends.gpu.task import GpuTask, HostTask, launches_in, rewritten_launches
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
@@ -108,6 +109,12 @@ class GpuKernels:
         return bucketed(call.kernel, whole, make, self.max_alternatives)
 
     def _scheduled(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
+        made = self._launches(call, kernel)
+        if isinstance(made, Refusal) or self.machine.has_f64:
+            return made
+        return rewritten_launches(made, without_f64)
+
+    def _launches(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
         constants = frozenset[int]() if call.prologue_only else call.constants
         given = self.machine, call.name, constants
         match kernel:

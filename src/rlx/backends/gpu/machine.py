@@ -9,9 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rlx.core.dtype import DType
+
 TileKind = Literal["mma", "wgmma", "mfma", "wmma"]
 """Matrix instructions: of a warp, or of four warps out of shared memory (NVIDIA); of a wave (AMD:
 mfma of data-centre chips, wmma of the others)."""
+
+LANES = 32
+"""Of a machine whose warps are not known: no GPU has wider accesses than 32 threads fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class GpuMachine:
     """The numbers and capabilities of a device that a choice depends on."""
 
     warp: int = 32
+    """Threads that exchange values without shared memory; 1 where programs cannot count on any:
+    each thread then is a warp of its own."""
     block: int = 256
     """Threads of a block where nothing else asks for more or fewer."""
     max_block: int = 512
@@ -41,6 +48,10 @@ class GpuMachine:
     """That one multiprocessor reads in the time that another launch costs."""
     shared_bytes: int = 48 << 10
     """Of shared memory that one block may have."""
+    index_bits: Literal[32, 64] = 64
+    """Of indices of elements: 32 where every buffer is below 2 GiB and wider integers are slow."""
+    has_f64: bool = True
+    """Floats of 64 bits."""
     tiles: frozenset[TileKind] = frozenset()
     """Matrix instructions."""
     has_async_copy: bool = False
@@ -54,3 +65,23 @@ class GpuMachine:
     arriving: int = 1
     """Lanes of a warp that arrive at an mbarrier behind a barrier of the warp: one does so for all.
     Tools that do not see what such a barrier orders need all of them."""
+
+    @property
+    def wide_float(self) -> DType:
+        """The widest float, for what is summed or made once more precisely than it is stored."""
+        return DType.F64 if self.has_f64 else DType.F32
+
+    @property
+    def count_dtype(self) -> DType:
+        """Of counts of elements, and of indices that are not known to fit in 32 bits."""
+        return DType.I64 if self.index_bits == 64 else DType.I32
+
+    @property
+    def lanes(self) -> int:
+        """Neighbouring threads that access memory together, whether they form a warp or not."""
+        return lanes_of(self.warp)
+
+
+def lanes_of(warp: int) -> int:
+    """Threads of a warp; as many as access memory together where each is a warp of its own."""
+    return warp if warp > 1 else LANES

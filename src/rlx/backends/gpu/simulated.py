@@ -75,7 +75,9 @@ class SimulatedDevice(Device):
         return "simulated"
 
     def assemble(self, programs: Iterable[Program]) -> list[Code]:
-        return [Code.of(verify(p), text(p).encode(), p.shared_bytes) for p in programs]
+        """Programs that the machine can run: an error says what it does not have."""
+        known = (verify(p, machine=self.machine) for p in programs)
+        return [Code.of(p, text(p).encode(), p.shared_bytes) for p in known]
 
     def load(self, code: Code) -> Kernel:
         return Kernel(code, parse(code.binary.decode()))

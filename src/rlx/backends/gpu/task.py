@@ -14,7 +14,7 @@ from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.simt.program import Program
 from rlx.core.dim import DimLike, evaluate, symbols_of
 from rlx.kernel.program.forms import AnyKernel
-from rlx.kernel.program.schedule import Buffer
+from rlx.kernel.program.schedule import Buffer, Schedule
 
 FAILURES = "failures"
 """The buffer of a program that holds the greatest code of what went wrong: an i32 of its own."""
@@ -88,6 +88,11 @@ class Launch:
         how = replace(self, write=variant.write, note=variant.note, order=variant.order)
         return replace(how, predicted_ns=variant.predicted_ns)
 
+    def rewritten(self, rewrite: Callable[[Program], Program]) -> Launch:
+        """The same launch of rewritten programs."""
+        others = tuple(replace(v, write=_then(v.write, rewrite)) for v in self.others)
+        return replace(self, write=_then(self.write, rewrite), others=others)
+
     def program(self) -> Program:
         """What is launched, under a name that every assembler takes."""
         return self.write(self.name.replace(".", "_"))
@@ -101,6 +106,13 @@ class Launch:
 
     def text(self, sizes: Mapping[str, int]) -> str:
         return f"{self.name}: {self.note}" if self.note else self.name
+
+
+Write = Callable[[str], Program]
+
+
+def _then(write: Write, rewrite: Callable[[Program], Program]) -> Write:
+    return lambda name: rewrite(write(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +193,23 @@ class Choice:
 
 
 GpuTask = Launch | HostTask | Choice
+
+
+def rewritten_launches(
+    schedule: Schedule[GpuTask], rewrite: Callable[[Program], Program]
+) -> Schedule[GpuTask]:
+    """A schedule whose programs are rewritten before they are launched."""
+
+    def task(given: GpuTask) -> GpuTask:
+        if isinstance(given, Launch):
+            return given.rewritten(rewrite)
+        if isinstance(given, HostTask):
+            return given
+        changed = tuple(tuple(t.rewritten(rewrite) for t in a) for a in given.alternatives)
+        return replace(given, alternatives=changed)
+
+    packed = tuple(replace(p, task=task(p.task)) for p in schedule.packed)
+    return replace(schedule, tasks=tuple(map(task, schedule.tasks)), packed=packed)
 
 
 def launches_in(tasks: Iterable[GpuTask]) -> Iterator[Launch]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlx.backends.gpu.check.capabilities import capability_faults
 from rlx.backends.gpu.check.form import form_faults
 from rlx.backends.gpu.check.memory import memory_faults
 from rlx.backends.gpu.check.phases import phase_faults
 from rlx.backends.gpu.check.types import structure_faults, type_faults
+from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.errors import ProgramError, located
 from rlx.backends.gpu.simt.nodes import Node
@@ -34,9 +36,13 @@ class Limits:
     cluster: int = 16
 
 
-def verify(program: Program, limits: Limits | None = None) -> Program:
-    """The program, if there is nothing wrong with it."""
+def verify(
+    program: Program, limits: Limits | None = None, machine: GpuMachine | None = None
+) -> Program:
+    """The program, if there is nothing wrong with it, nor anything that a machine does not have."""
     found = next(faults(program, limits or Limits()), None)
+    if found is None and machine is not None:
+        found = next(capability_faults(program, machine), None)
     if found is not None:
         raise ProgramError(located(program, *found))
     return program

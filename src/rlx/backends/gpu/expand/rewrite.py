@@ -9,6 +9,7 @@ from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
+from rlx.core.dtype import DType
 
 Rule = Callable[[Builder, Node, list[Var], int], Sequence[Var] | None]
 """The results of a node by other ones, made with the builder, or None to leave it as it is. The
@@ -20,6 +21,11 @@ def rewritten(program: Program, kinds: Kinds, rule: Rule) -> Program:
     """The program with every node that the rule replaces replaced; it is asked about nodes of
     these kinds."""
     return _Rewriter(program, kinds, rule).program()
+
+
+def retyped(program: Program, kinds: Kinds, rule: Rule, dtype: Callable[[DType], DType]) -> Program:
+    """The same with other dtypes of numbers, in every node that the rule does not replace."""
+    return _Retyper(program, kinds, rule, dtype).program()
 
 
 class _Rewriter:
@@ -70,3 +76,27 @@ class _Rewriter:
         made = self.b.close(self._now(region.yields))
         is_same = made.nodes == region.nodes and made.yields == region.yields
         return region if is_same else made
+
+
+class _Retyper(_Rewriter):
+    """Every node is made anew, with results and parameters of other dtypes."""
+
+    def __init__(
+        self, program: Program, kinds: Kinds, rule: Rule, dtype: Callable[[DType], DType]
+    ) -> None:
+        super().__init__(program, kinds, rule)
+        self.dtype = dtype
+
+    def _kept(self, node: Node) -> tuple[Value, ...]:
+        args, regions = self._now(node.args), tuple(map(self._region, node.regions))
+        results = tuple(map(self._value, node.results))
+        made = replace(node, args=args, results=results, regions=regions)
+        return self.b.interned(made).results
+
+    def _value(self, old: Value) -> Value:
+        return Value(self.dtype(old.type) if isinstance(old.type, DType) else old.type)
+
+    def _region(self, region: Region) -> Region:
+        params = tuple(map(self._value, region.params))
+        self.new.update(zip(region.params, params))
+        return super()._region(replace(region, params=params))

@@ -40,6 +40,10 @@ class Compaction:
     part: str = ""
 
     @property
+    def counted(self) -> DType:
+        return self.made.machine.count_dtype
+
+    @property
     def chunk(self) -> int:
         """Elements of a block."""
         return self.made.machine.block * PER_THREAD
@@ -55,16 +59,16 @@ class Compaction:
         return number, number < w.dim(self.count)
 
     def counts(self) -> View:
-        """Launches that leave the number of elements before each block, and the total at the end:
-        i64 in a temporary."""
+        """Launches that leave the number of elements before each block, and the total at the end,
+        in a temporary."""
         made, block = self.made, self.made.machine.block
-        sums = made.temp((self.blocks + 1,), I64)
+        sums = made.temp((self.blocks + 1,), self.counted)
 
         def tally(w: Writer) -> None:
-            total = w.b.const(0, I64)
+            total = w.b.const(0, self.counted)
             for turn in range(PER_THREAD):
                 number, inside = self._element(w, turn)
-                total = total + (inside & self.holds(w, number, inside)).to(I64)
+                total = total + (inside & self.holds(w, number, inside)).to(self.counted)
             whole = w.b.block_reduce("add", total)
             w.ref(sums).store(w.block_index(), [whole], w.b.thread.eq(0))
 
@@ -84,7 +88,7 @@ class Compaction:
 
         def scan(w: Writer) -> None:
             b, blocks, ref = w.b, w.number(self.blocks), w.ref(sums)
-            carry = b.variable(0, I64)
+            carry = b.variable(0, self.counted)
             with b.loop(w.number(0), blocks, block, carry=[carry]) as start:
                 i = start + w.wide(b.thread)
                 (value,) = ref.load(i, 1, i < blocks)
@@ -92,9 +96,9 @@ class Compaction:
                 ref.store(i, [carry + before], i < blocks)
                 carry.set(carry + b.block_reduce("add", value))
             if at_most is not None:
-                w.fail((carry > w.number(at_most).to(I64)) & b.thread.eq(0), TOO_MANY)
+                w.fail((carry > w.number(at_most).to(self.counted)) & b.thread.eq(0), TOO_MANY)
             for view in outputs:
-                w.ref(view).store(0, [carry], b.thread.eq(0))
+                w.ref(view).store(0, [carry.to(view.dtype)], b.thread.eq(0))
             ref.store(blocks, [carry], b.thread.eq(0))
 
         self.made.program(
@@ -129,7 +133,7 @@ class Compaction:
             for turn in range(PER_THREAD):
                 number, inside = self._element(w, turn)
                 stays = inside & self.holds(w, number, inside)
-                one = stays.to(I64)
+                one = stays.to(self.counted)
                 up_to = rank + b.block_scan("add", one)
                 with b.when(inside):
                     put(w, number, up_to, stays)
@@ -159,7 +163,7 @@ def make_nonzero(made: Launches) -> Schedule[GpuTask]:
         return is_any
 
     def put(w: Writer, number: Var, rank: Var, total: Var) -> None:
-        offset = w.number(y.layout.offset).to(I64)
+        offset = w.number(y.layout.offset).to(rank.dtype)
         for axis, position in enumerate(w.split(number, dims)):
             w.ref(y)[offset + total * axis + rank] = position.to(I64)
 

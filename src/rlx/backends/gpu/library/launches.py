@@ -160,7 +160,7 @@ class Launches:
         (reads, writes, updates), (grid, block, _) = views, size
         every = [(v, "constant" if v.is_constant else "read") for v in reads]
         every += [(v, "write") for v in writes] + [(v, "update") for v in updates]
-        index = index_dtype([v for v, _ in every], [*grid, block])
+        index = index_dtype([v for v, _ in every], [*grid, block], self.machine.index_bits)
 
         def write(name: str) -> Program:
             w = _writer(name, self.machine, size, every, index)

@@ -54,7 +54,7 @@ class _Nms:
         rows, length = product(scores.layout.dims[:2]), scores.layout.dims[2]
         most = dim_min(length, made.node.attrs["max_output_boxes_per_class"])
         selected = made.temp((rows, most), I32)
-        return cls(made, boxes, scores, selected, made.temp((rows + 1,), I64))
+        return cls(made, boxes, scores, selected, made.temp((rows + 1,), made.machine.count_dtype))
 
     @property
     def rows(self) -> DimLike:
@@ -122,7 +122,7 @@ class _Nms:
 
         def scan(w: Writer) -> None:
             b, rows, ref = w.b, w.number(self.rows), w.ref(self.counts)
-            carry = b.variable(0, I64)
+            carry = b.variable(0, self.counts.dtype)
             with b.loop(w.number(0), rows, block, carry=[carry]) as start:
                 i = start + w.wide(b.thread)
                 (value,) = ref.load(i, 1, i < rows)
@@ -130,18 +130,18 @@ class _Nms:
                 ref.store(i, [carry + before], i < rows)
                 carry.set(carry + b.block_reduce("add", value))
             ref.store(rows, [carry], b.thread.eq(0))
-            w.ref(size).store(0, [carry], b.thread.eq(0))
+            w.ref(size).store(0, [carry.to(I64)], b.thread.eq(0))
 
         def place(w: Writer) -> None:
             total = w.number(self.rows) * w.dim(self.most)
             with w.b.when(w.thread < total):
                 row, slot = w.split(w.thread, (self.rows, self.most))
                 before, after = (w.ref(self.counts)[row + n] for n in range(2))
-                at = before + slot.to(I64)
+                at = before + slot.to(before.dtype)
                 with w.b.when(at < after):
                     box = w.ref(self.selected)[w.at(self.selected.layout, (row, slot))]
                     batch, number = w.split(row, self.scores.layout.dims[:2])
-                    start = w.number(y.layout.offset).to(I64) + at * 3
+                    start = w.number(y.layout.offset).to(at.dtype) + at * 3
                     for n, value in enumerate((batch, number, box)):
                         w.ref(y)[start + n] = value.to(I64)
 
@@ -176,7 +176,7 @@ class _Class:
             again.when((start < length) & (count < w.dim(self.given.most)) & goes_on)
             self._chunk(row, start, count, goes_on)
             start.set(start + b.made.block)
-        w.ref(self.given.counts).store(row, [count.to(I64)], b.thread.eq(0))
+        w.ref(self.given.counts).store(row, [count.to(self.given.counts.dtype)], b.thread.eq(0))
 
     def _chunk(self, row: Var, start: Var, count: Variable, goes_on: Variable) -> None:
         w, b = self.w, self.w.b

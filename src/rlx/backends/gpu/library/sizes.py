@@ -12,6 +12,7 @@ from rlx.backends.gpu.task import GpuTask
 from rlx.core.dtype import DType
 from rlx.core.extent import CAPACITY_EXCEEDED, ceiling
 from rlx.kernel.program.schedule import Schedule
+from rlx.kernel.refusal import Refusal
 
 I64, U64, F64 = DType.I64, DType.U64, DType.F64
 NO_RANGE = "this is no range: take finite numbers and a step that is not 0"
@@ -33,8 +34,10 @@ def _bound_exceeded(made: Launches, text: str) -> str:
     return CAPACITY_EXCEEDED if made.node.attrs["at_most"] is None else text
 
 
-def make_arange(made: Launches) -> Schedule[GpuTask]:
+def make_arange(made: Launches) -> Schedule[GpuTask] | Refusal:
     """start + i · delta: every thread computes the count for itself."""
+    if made.node.shape.dtype.is_float and not made.machine.has_f64:
+        return Refusal(f"{made.node.label}: the count of a range of floats is found in f64")
     operands, y, size = [made.operand(i) for i in range(3)], made.result(), made.measured()
     most, block = ceiling(y.layout.dims[0]), made.machine.block
     exceeded, dtype = _bound_exceeded(made, LONG_RANGE), y.dtype.compute

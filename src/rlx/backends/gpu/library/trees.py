@@ -17,7 +17,7 @@ from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule
 from rlx.ops.ml.trees import IDENTITY
 
-F64, I64 = DType.F64, DType.I64
+I64 = DType.I64
 NO_CHILD = "a child is out of range"
 NO_FEATURE = "a feature or the number of a leaf is out of range"
 NO_ROOT = "a root is out of range"
@@ -113,12 +113,12 @@ class _Trees:
             number = w.block_index() * per_block + w.wide(b.warp)
             with b.when(number < w.number(rows) * targets):
                 row, own = number // targets, number % targets
-                total = b.variable(first, F64)
+                total = b.variable(first, machine.wide_float)
                 with b.loop(w.wide(b.lane), w.dim(trees), machine.warp, carry=[total]) as tree:
                     total.set(b.binary(fold, total, self._given(w, row, own, tree, first)))
                 whole = b.warp_reduce(fold, total, machine.warp)
                 if attrs["aggregate"] == "average":
-                    whole = whole / w.number(dim_max(trees, 1)).to(F64)
+                    whole = whole / w.number(dim_max(trees, 1)).to(machine.wide_float)
                 made = whole.to(y.dtype.compute).to(y.dtype)
                 w.ref(y).store(w.at(y.layout, (row, own)), [made], b.lane.eq(0))
 
@@ -139,7 +139,7 @@ class _Trees:
         is_leaf = (leaf >= 0) & (leaf < w.number(self._count(self.weight)).to(I64))
         at = w.wide(leaf.where(is_leaf, 0))
         column = own if self.target is None else w.number(0)
-        value = w.element(self.weight, (at, column), is_leaf).to(F64)
+        value = w.element(self.weight, (at, column), is_leaf).to(self.made.machine.wide_float)
         if self.target is None:
             return value
         is_own = is_leaf & self.number(w, self.target, at, is_leaf).eq(own.to(I64))

@@ -34,8 +34,11 @@ class View:
         return 2 if self.dtype.is_complex else 1
 
 
-def index_dtype(views: Sequence[View], counts: Sequence[DimLike]) -> DType:
-    """64 bits where an index into one of these, or a number of threads, may not fit in 32."""
+def index_dtype(views: Sequence[View], counts: Sequence[DimLike], bits: int = 64) -> DType:
+    """64 bits where an index into one of these, or a number of threads, may not fit in 32, and a
+    machine has buffers of as many elements."""
+    if bits == 32:
+        return I32
     reach = [_reach(v) for v in views]
     threads = 1
     for count in counts:

@@ -117,15 +117,17 @@ def emit(kernel: Kernel, schedule: GpuSchedule, name: str = "") -> Program:
     return _Loop(kernel, schedule, name or kernel.name).program()
 
 
-def index_dtype(kernel: Kernel) -> DType:
+def index_dtype(kernel: Kernel, bits: int = 64) -> DType:
     """64 bits where an index, or the number of points, may not fit in 32."""
-    return index_dtype_of(
-        kernel, [product(a.extent for a in dict.fromkeys((*kernel.axes, *kernel.reduced)))]
-    )
+    points = product(a.extent for a in dict.fromkeys((*kernel.axes, *kernel.reduced)))
+    return index_dtype_of(kernel, [points], bits)
 
 
-def index_dtype_of(kernel: Kernel, counts: Sequence[DimLike]) -> DType:
-    """64 bits where an index, or a count of what a program goes over, may not fit in 32."""
+def index_dtype_of(kernel: Kernel, counts: Sequence[DimLike], bits: int = 64) -> DType:
+    """64 bits where an index, or a count of what a program goes over, may not fit in 32, and a
+    machine has buffers of as many elements."""
+    if bits == 32:
+        return DType.I32
     maps = [s.at for s in kernel.stores]
     maps += [n.at for n in kernel.nodes if isinstance(n, Load | Index | Inside)]
     gathers = [n for n in kernel.nodes if isinstance(n, Load) and n.args]
@@ -161,7 +163,7 @@ class _Loop(Reductions):
         self.teams = 1 if schedule.tile else schedule.block // schedule.threads
         blocks = (self.points + (self.teams - 1)) // self.teams if kernel.stores else 0
         builder = Builder(name, block=schedule.block, grid=(blocks,), warp=schedule.warp)
-        super().__init__(builder, kernel, index_dtype(kernel), schedule)
+        super().__init__(builder, kernel, index_dtype(kernel, schedule.index_bits), schedule)
 
     def program(self) -> Program:
         if self.schedule.is_dependent and self.kernel.stores:
@@ -228,7 +230,8 @@ class _Loop(Reductions):
         b, schedule = self.b, self.schedule
         if self.teams == 1:
             return block, None
-        number = {"warp": b.warp, "thread": b.thread}.get(schedule.team, b.lane)
+        teams = {"warp": b.warp, "thread": b.thread}
+        number = teams.get(schedule.team, b.lane_of(schedule.lanes))
         point = block * self.teams + number.to(self.index_dtype)
         is_whole = exact_div(self.points, self.teams) is not None
         return point, None if is_whole else point < self.dim(self.points)
@@ -279,8 +282,8 @@ class _Loop(Reductions):
         if self.schedule.width == 2:
             self._pair_tiles(start, tile, last)
             return
-        lane, warps = b.lane.to(self.index_dtype), self.schedule.block // size
-        rows = [b.warp.to(self.index_dtype) + k for k in range(0, size, warps)]
+        lane, groups = b.lane_of(size).to(self.index_dtype), self.schedule.block // size
+        rows = [b.group_of(size).to(self.index_dtype) + k for k in range(0, size, groups)]
         loads = transposed_loads(self.kernel, tile, last)
         held = [
             b.shared(f"tile{i}", n.dtype.compute, size * (size + 1)) for i, n in enumerate(loads)
@@ -302,13 +305,13 @@ class _Loop(Reductions):
         """The same of half floats, two neighbours at a time: a thread reads two words of
         neighbouring rows and stores two of neighbouring columns. Word w of row r is at
         w ^ (r // 2), so that neither way two threads of a warp use a bank."""
-        b, size, warp = self.b, self.schedule.tile_size, self.schedule.warp
-        lane, number = b.lane.to(self.index_dtype), b.warp.to(self.index_dtype)
-        numbers = [number + k for k in range(0, warp, self.schedule.block // warp)]
+        b, size, lanes = self.b, self.schedule.tile_size, self.schedule.lanes
+        lane, number = (x.to(self.index_dtype) for x in (b.lane_of(lanes), b.group_of(lanes)))
+        numbers = [number + k for k in range(0, lanes, self.schedule.block // lanes)]
         loads = transposed_loads(self.kernel, tile, last)
         held = [b.shared(f"tile{i}", n.dtype, size * size) for i, n in enumerate(loads)]
         self.vector = tile
-        for row in [*numbers, *(n + warp for n in numbers)]:
+        for row in [*numbers, *(n + lanes for n in numbers)]:
             first = start[tile] + lane * 2
             with self.inside(self._square({tile: [first, first + 1], last: [start[last] + row]})):
                 for node, memory in zip(loads, held):
@@ -332,7 +335,7 @@ class _Loop(Reductions):
     ) -> None:
         """The stores of two neighbours in one row of a square."""
         tile, last = self.schedule.outer[-2:]
-        first = start[last] + self.b.lane.to(self.index_dtype) * 2
+        first = start[last] + self.b.lane_of(self.schedule.lanes).to(self.index_dtype) * 2
         scope = self._square({tile: [start[tile] + row], last: [first, first + 1]})
         for node, (low, high) in zip(loads, words):
             compute = node.dtype.compute

@@ -61,7 +61,7 @@ class Reductions(Expressions):
             case "block":
                 return self.b.thread
             case "column":
-                return self.b.warp
+                return self.b.group_of(self.schedule.lanes)
 
     def width_along(self, axes: Sequence[Axis]) -> int:
         """Neighbours along axes that a thread does at once."""
@@ -195,17 +195,18 @@ class Reductions(Expressions):
         self._folded(node, totals, bounds, fold)
 
     def _down(self, node: Reduce, parts: Sequence[Var]) -> Values:
-        """The parts of columns, through shared memory: warp 0's first."""
-        b, warp, count = self.b, self.schedule.warp, len(parts)
+        """The parts of columns, through shared memory: the first group's first."""
+        b, lanes, count = self.b, self.schedule.lanes, len(parts)
         block = self.schedule.block
         memory = b.shared(f"parts{len(b.made.shared)}", parts[0].dtype, block * count)
         for slot, part in enumerate(parts):
             memory[b.thread + slot * block] = part
         b.barrier()
-        totals = [memory[b.lane + slot * block] for slot in range(count)]
+        lane = b.lane_of(lanes)
+        totals = [memory[lane + slot * block] for slot in range(count)]
         for group in range(1, self.schedule.threads):
-            starts = [slot * block + group * warp for slot in range(count)]
-            totals = [_combine(node, t, memory[b.lane + s]) for t, s in zip(totals, starts)]
+            starts = [slot * block + group * lanes for slot in range(count)]
+            totals = [_combine(node, t, memory[lane + s]) for t, s in zip(totals, starts)]
         return totals
 
     def _slots(self, node: Reduce) -> int:

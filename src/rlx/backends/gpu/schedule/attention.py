@@ -427,10 +427,10 @@ def fma_elements(schedule: AttentionSchedule, form: Attention) -> int:
 
 def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
     depth, values = form.depth, int(form.v.dims[3])
-    warps = min(4, machine.max_block // machine.warp)
+    threads = min(4, machine.max_block // machine.lanes) * machine.lanes
     each = 8 if max(depth, values) <= HELD_DEPTH else 4
     each = each if form.sums is DType.F32 else 4
-    rows = machine.warp // LANES * warps * each
+    rows, warps = threads // LANES * each, threads // machine.warp
     made = AttentionSchedule("fma", rows, 64, warps, 2, depth, values, thread_rows=each)
     most = _rows(form)
     while made.thread_rows > 1 and (

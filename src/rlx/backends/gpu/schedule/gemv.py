@@ -69,6 +69,8 @@ class GemvSchedule:
     is_decoded: bool = False
     """Is more done with the matrix than a conversion?"""
     is_dependent: bool = False
+    index_bits: int = 64
+    """At most, of indices of elements."""
     parts: int = 1
     """Sums of each column."""
     needs_rows: bool = False
@@ -229,6 +231,7 @@ def _along_inner(
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
+        index_bits=machine.index_bits,
         parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip
 
@@ -301,5 +304,6 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
+        index_bits=machine.index_bits,
         parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip

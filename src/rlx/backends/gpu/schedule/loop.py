@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.machine import GpuMachine, lanes_of
 from rlx.core.dim import DimLike, exact_div, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -72,6 +72,8 @@ class GpuSchedule:
 
     constants: frozenset[int] = frozenset()
     """Operands that no kernel of the run writes."""
+    index_bits: int = 64
+    """At most, of indices of elements."""
     is_dependent: bool = False
     """The next kernel is released at once, and those before are waited for: with dependent launch,
     blocks are there when their input is."""
@@ -97,13 +99,18 @@ class GpuSchedule:
     @property
     def tile_size(self) -> int:
         """Of a square's sides."""
-        return self.warp * self.width
+        return self.lanes * self.width
+
+    @property
+    def lanes(self) -> int:
+        """Neighbouring threads that access memory together."""
+        return lanes_of(self.warp)
 
     @property
     def threads(self) -> int:
         """Of a team."""
         sizes = {"thread": 1, "warp": self.warp, "block": self.block}
-        return sizes.get(self.team, self.block // self.warp)
+        return sizes.get(self.team, self.block // self.lanes)
 
 
 def check(given: GpuSchedule, kernel: Kernel) -> None:
@@ -144,7 +151,8 @@ def choose(kernel: Kernel, machine: GpuMachine | None = None) -> GpuSchedule:
     """The schedule that the rules give; nothing is timed."""
     gpu = machine or GpuMachine()
     form = _form(kernel, gpu)
-    return replace(form, unroll=_unroll(kernel, form), is_dependent=gpu.has_dependent_launch)
+    known = replace(form, is_dependent=gpu.has_dependent_launch, index_bits=gpu.index_bits)
+    return replace(known, unroll=_unroll(kernel, form))
 
 
 def _unroll(kernel: Kernel, form: GpuSchedule) -> int:
@@ -327,7 +335,7 @@ def _by_teams(
     fits = chunks <= gpu.staged_vectors or chunks * width <= STAGED_ELEMENTS
     if not fits:
         return GpuSchedule(outer, row, "block", gpu.block, vector, width, 0, gpu.warp)
-    if block > gpu.warp:
+    if block > gpu.warp and longest > gpu.warp_row:
         return GpuSchedule(outer, row, "block", block, vector, width, chunks, gpu.warp)
     while block < gpu.block and 2 * block * gpu.processors <= rows * gpu.warp:
         block *= 2
@@ -341,7 +349,7 @@ def _ceil(a: int, b: int) -> int:
 def _block(longest: int, each: int, gpu: GpuMachine) -> int:
     """Threads for a row, of so many elements each."""
     wanted = _ceil(longest, each)
-    block = gpu.warp
+    block = gpu.lanes
     while block < wanted and block < gpu.max_block:
         block *= 2
     return block

@@ -126,6 +126,8 @@ class RegisterTileSchedule:
     """Neighbouring columns that a thread stores at once."""
     warp: int
     is_dependent: bool = False
+    index_bits: int = 64
+    """At most, of indices of elements."""
 
     @property
     def block(self) -> int:
@@ -199,6 +201,7 @@ class _Maker:
             self.store_width,
             self.machine.warp,
             self.machine.has_dependent_launch,
+            self.machine.index_bits,
         )
 
 
@@ -233,7 +236,7 @@ def _candidates(contract: Contract, machine: GpuMachine) -> list[tuple[Tile, int
         (t, n)
         for t in TILES
         for n in SLICES
-        if machine.warp <= t.threads * n <= machine.max_block
+        if machine.lanes <= t.threads * n <= machine.max_block
         and (n == 1 or not t.is_large)
         and t.registers(size) <= MAX_REGISTERS
         and n * _stage_bytes(contract, t) * 2 + t.sums_bytes(size, n) <= machine.shared_bytes
@@ -277,7 +280,7 @@ def _cycles(contract: Contract, tile: Tile, slices: int, splits: int, machine: G
     each = max(1, _ceil(blocks, machine.processors))
     threads = tile.threads * slices
     room = max(1, REGISTERS // (tile.registers(contract.sums.itemsize) * threads))
-    warps = max(1, threads // machine.warp)
+    warps = max(1, threads // machine.lanes)
     turns, rest = divmod(each, room)
     cycles = turns * _turn_cycles(tile, room, warps, k, slices)
     cycles += _turn_cycles(tile, rest, warps, k, slices) if rest else 0.0

@@ -24,6 +24,8 @@ from rlx.kernel.refusal import Refusal, attempt
 
 MAX_ROWS = 16
 """Of a state that a thread holds, in registers."""
+MAX_THREAD_ROWS = 64
+"""Of a state that one thread holds where threads do not share them."""
 MAX_COPIES = 16
 """Points of axes that no carry has, done one after the other by each thread."""
 FLIGHT_LOADS = 32
@@ -59,6 +61,9 @@ class ChannelSchedule:
     """Steps whose loads are made at once."""
     chunks: TimeChunks | None = None
     """Parts of the time axis, each from a carry that was made before."""
+    warp: int = 32
+    index_bits: int = 64
+    """At most, of indices of elements."""
 
     @property
     def slots(self) -> int:
@@ -85,6 +90,8 @@ class RowSchedule:
     is_aligned: bool
     """Are they vectors in memory, and rows whole vectors?"""
     chunks: TimeChunks | None = None
+    index_bits: int = 64
+    """At most, of indices of elements."""
 
     @property
     def text(self) -> str:
@@ -104,6 +111,10 @@ class BlockSchedule:
     warp: int
     local: Mapping[str, LocalIndex]
     """Values that the block has in shared memory; others are in global memory."""
+    group: int = GROUP
+    """Threads that reduce together."""
+    index_bits: int = 64
+    """At most, of indices of elements."""
 
     @property
     def text(self) -> str:
@@ -117,7 +128,7 @@ def by_channels(kernels: ScanKernels, machine: GpuMachine) -> ChannelSchedule | 
     axes = scan.carries[0].axes if scan.carries else ()
     rows = [a for a in axes if a in kernels.reduced]
     points = tuple(a for a in axes if a not in rows)
-    reason = _mixing(kernels, axes, points, rows)
+    reason = _mixing(kernels, axes, points, rows, machine)
     if reason:
         return Refusal(f"{scan.name}: {reason}")
     lanes = _lanes(rows[0], machine) if rows else 1
@@ -128,11 +139,17 @@ def by_channels(kernels: ScanKernels, machine: GpuMachine) -> ChannelSchedule | 
     loads = _loads_of_a_step(kernels, rows, lanes)
     unroll = max(1, min(MAX_UNROLL, FLIGHT_LOADS // max(1, loads)))
     made = rows[0] if rows else None
-    return ChannelSchedule(points, made, lanes, max(block, machine.warp), unroll)
+    known = points, made, lanes, max(block, machine.warp), unroll
+    warp = min(32, machine.warp)
+    return ChannelSchedule(*known, warp=warp, index_bits=machine.index_bits)
 
 
 def _mixing(
-    kernels: ScanKernels, axes: tuple[Axis, ...], points: tuple[Axis, ...], rows: list[Axis]
+    kernels: ScanKernels,
+    axes: tuple[Axis, ...],
+    points: tuple[Axis, ...],
+    rows: list[Axis],
+    machine: GpuMachine,
 ) -> str:
     """Why channels are not independent; empty where they are."""
     scan = kernels.scan
@@ -140,7 +157,7 @@ def _mixing(
         return "its steps are not those of channels"
     if len(rows) > 1 or set(kernels.reduced) - set(rows):
         return "a step reduces over more than the rows of a state"
-    if rows and (not isinstance(rows[0].extent, int) or rows[0].extent > MAX_ROWS * 32):
+    if rows and (not isinstance(rows[0].extent, int) or rows[0].extent > _most_rows(machine)):
         return "its state has too many rows for registers"
     if any(set(points) - set(v.axes) or set(v.axes) - set(axes) for v in kernels.memory.values):
         return "its values have other axes than its carries"
@@ -160,6 +177,11 @@ def _is_diagonal(kernels: ScanKernels) -> bool:
     read = [(kernels.value_of(n), n.at) for n in kernels.loads]
     made = [(kernels.stored_value(s), s.at) for s in kernels.whole.stores]
     return all(v is None or at == v.at(*v.axes) for v, at in (*read, *made))
+
+
+def _most_rows(machine: GpuMachine) -> int:
+    """Of a state in the registers of the threads that can share a channel."""
+    return MAX_ROWS * 32 if machine.warp > 1 else MAX_THREAD_ROWS
 
 
 def _lanes(rows: Axis, machine: GpuMachine) -> int:
@@ -192,13 +214,14 @@ def by_prefixes(step: Associative, machine: GpuMachine) -> ChannelSchedule | Row
             wanted = machine.processors * CHANNELS_PER_PROCESSOR // count
             return replace(whole, chunks=_time_chunks(step, wanted, length // MIN_STEPS, 1))
     width, is_aligned = _row_vectors(step, machine)
-    block = machine.warp
+    block = machine.lanes
     while block < machine.block and block * width < length:
         block *= 2
     tiles = length // (block * width)
     wanted = machine.processors * BLOCKS_PER_PROCESSOR // max(1, count)
     chunks = _time_chunks(step, wanted, tiles, GRANULE) if count < machine.processors else None
-    return RowSchedule(points, width, block, machine.warp, is_aligned, chunks)
+    known = points, width, block, machine.warp, is_aligned, chunks
+    return RowSchedule(*known, machine.index_bits)
 
 
 def _time_chunks(step: Associative, wanted: int, most: int, granule: int) -> TimeChunks | None:
@@ -245,14 +268,18 @@ def by_blocks(kernels: ScanKernels, machine: GpuMachine) -> BlockSchedule | Refu
     points = tuple(shared)
     width = _width(points[-1]) if points else 1
     longest = max((_points(kernels, k.axes, points, machine) for k in kernels.steps), default=1)
-    block = machine.warp
+    block = machine.lanes
     while block < machine.max_block and block < longest:
         block *= 2
     vector = points[-1] if width > 1 else None
     widths = {a: width if a is vector else 1 for a in points}
-    return BlockSchedule(
-        points, vector, width, block, machine.warp, _local(kernels, widths, machine)
-    )
+    known = points, vector, width, block, machine.warp, _local(kernels, widths, machine)
+    return BlockSchedule(*known, _group(machine), machine.index_bits)
+
+
+def _group(machine: GpuMachine) -> int:
+    """Threads that reduce together in a step."""
+    return min(GROUP, machine.warp)
 
 
 def _local(
@@ -281,7 +308,7 @@ def _points(
 ) -> int:
     """Threads that a kernel of a step has work for."""
     own = prod(estimate(a.extent) for a in axes if a not in shared)
-    return own * (GROUP if kernels.reduced else 1)
+    return own * (_group(machine) if kernels.reduced else 1)
 
 
 def _width(axis: Axis) -> int:

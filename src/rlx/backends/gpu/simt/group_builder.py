@@ -16,13 +16,17 @@ class GroupBuilder(ThreadBuilder):
     # -- threads together ------------------------------------------------------------------------
 
     def barrier(self, scope: ir.Scope = "block") -> None:
-        self.add(ir.Barrier(scope=scope))
+        """A thread that is a warp of its own waits for nobody."""
+        if scope != "warp" or self.made.warp > 1:
+            self.add(ir.Barrier(scope=scope))
 
     def block_reduce(self, op: ir.ReduceOp, x: Var) -> Var:
         return self.value(ir.Reduce(op=op, scope="block", args=(x.value,), results=_like(x)))
 
     def warp_reduce(self, op: ir.ReduceOp, x: Var, width: int = 0) -> Var:
         size = width or self.made.warp
+        if size == 1:
+            return x
         made = ir.Reduce(op=op, scope="warp", width=size, args=(x.value,), results=_like(x))
         return self.value(made)
 

@@ -52,11 +52,20 @@ class ThreadBuilder(OpenRegions):
 
     @property
     def lane(self) -> Var:
-        return self.position("lane")
+        """In the warp; where a target has none, each thread is a warp of its own."""
+        return self.position("lane") if self.made.warp > 1 else self.const(0, I32)
 
     @property
     def warp(self) -> Var:
-        return self.position("warp")
+        return self.position("warp") if self.made.warp > 1 else self.thread
+
+    def lane_of(self, lanes: int) -> Var:
+        """In a group of threads that access memory together: in the warp, where that is one."""
+        return self.lane if lanes == self.made.warp else self.thread % lanes
+
+    def group_of(self, lanes: int) -> Var:
+        """The number of that group in the block."""
+        return self.warp if lanes == self.made.warp else self.thread // lanes
 
     @property
     def rank(self) -> Var:

@@ -1,4 +1,4 @@
-"""Tables of roots of unity, made once: in f64, then rounded.
+"""Tables of roots of unity, made once: in the widest float there is, then rounded.
 
 Angles are reduced to an eighth of a turn in integers, so that every entry is right to the last bit
 or so, whatever the length.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from rlx.backends.gpu.library.fft.butterflies import Complex
-from rlx.backends.gpu.library.launches import Launches
+from rlx.backends.gpu.library.launches import Body, Launches
 from rlx.backends.gpu.library.writer import View, Writer
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
@@ -17,15 +17,15 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Buffer
 
-F64, I64, BOOL = DType.F64, DType.I64, DType.BOOL
+I64 = DType.I64
 BLOCK = 128
 
 
-def root(b: Builder, k: Var, n: int) -> Complex:
-    """exp(-2πi k/n) in f64, for 0 ≤ k < n (i64)."""
+def root(b: Builder, k: Var, n: int, dtype: DType) -> Complex:
+    """exp(-2πi k/n) in a dtype, for 0 ≤ k < n (i64)."""
     quarter = (k * 8 + n) // (2 * n)
     rest = k * 4 - quarter * n
-    angle = rest.to(F64) * (math.pi / 2 / n)
+    angle = rest.to(dtype) * (math.pi / 2 / n)
     c, s = b.call("cos", angle), b.call("sin", angle)
     turn = quarter & 3
     is_odd, is_back = (turn & 1).ne(0), (turn & 2).ne(0)
@@ -45,10 +45,10 @@ def roots(made: Launches, n: int, dtype: DType) -> View:
 
     def body(w: Writer) -> None:
         with w.b.when(w.thread < n):
-            values = [v.to(dtype) for v in root(w.b, w.thread.to(I64), n)]
+            values = [v.to(dtype) for v in root(w.b, w.thread.to(I64), n, made.machine.wide_float)]
             w.ref(table).store(w.thread * 2, values)
 
-    return made.pack(f"roots{n}", body, grid=(-(-n // BLOCK),), block=BLOCK, made=table)
+    return _packed(made, f"roots{n}", body, n, table)
 
 
 def chirp(made: Launches, n: int, dtype: DType) -> View:
@@ -58,10 +58,11 @@ def chirp(made: Launches, n: int, dtype: DType) -> View:
     def body(w: Writer) -> None:
         with w.b.when(w.thread < n):
             k = w.thread.to(I64)
-            values = [v.to(dtype) for v in root(w.b, k * k % (2 * n), 2 * n)]
+            found = root(w.b, k * k % (2 * n), 2 * n, made.machine.wide_float)
+            values = [v.to(dtype) for v in found]
             w.ref(table).store(w.thread * 2, values)
 
-    return made.pack(f"chirp{n}", body, grid=(-(-n // BLOCK),), block=BLOCK, made=table)
+    return _packed(made, f"chirp{n}", body, n, table)
 
 
 def chirp_spectrum(made: Launches, n: int, length: int, dtype: DType) -> View:
@@ -70,19 +71,24 @@ def chirp_spectrum(made: Launches, n: int, length: int, dtype: DType) -> View:
     table = table_of(dtype, (length,))
 
     def body(w: Writer) -> None:
-        b = w.b
+        b, wide = w.b, made.machine.wide_float
         with b.when(w.thread < length):
             k = w.thread.to(I64)
-            re, im = (b.variable(v, F64) for v in (1.0, 0.0))
+            re, im = (b.variable(v, wide) for v in (1.0, 0.0))
             with b.loop(b.const(1, I64), n, carry=[re, im]) as i:
-                c, s = root(b, i * i % (2 * n), 2 * n)
-                cosine, _ = root(b, i * k % length, length)
+                c, s = root(b, i * i % (2 * n), 2 * n, wide)
+                cosine, _ = root(b, i * k % length, length, wide)
                 re += c * cosine * 2.0
                 im += -(s * cosine * 2.0)
             w.ref(table).store(w.thread * 2, [(v * (1 / length)).to(dtype) for v in (re, im)])
 
-    blocks = (-(-length // BLOCK),)
-    return made.pack(f"chirps{n}", body, grid=blocks, block=BLOCK, made=table)
+    return _packed(made, f"chirps{n}", body, length, table)
+
+
+def _packed(made: Launches, part: str, body: Body, count: int, table: View) -> View:
+    """A table with a thread for each entry."""
+    block = min(BLOCK, made.machine.max_block)
+    return made.pack(part, body, grid=(-(-count // block),), block=block, made=table)
 
 
 def loaded(w: Writer, table: View, index: Var, mask: Var | None = None) -> Complex:

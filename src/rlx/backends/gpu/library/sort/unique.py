@@ -177,7 +177,7 @@ class _Unique:
             w.ref(firsts).store(w.wide(group), [i.to(I32)], stays)
 
         begins.each(sums, put, (), (firsts, groups))
-        total = View(sums.buffer, Layout((1,), (1,), begins.blocks), I64)
+        total = View(sums.buffer, Layout((1,), (1,), begins.blocks), sums.dtype)
         ranks = None if made.node.attrs["is_sorted"] else self._ranks(order, firsts, groups)
         self._results(order, (firsts, groups, ranks), total)
 

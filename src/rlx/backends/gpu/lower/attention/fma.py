@@ -7,7 +7,7 @@ memory. Rows there are one vector longer than a multiple of all banks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.attention.frame import (
@@ -19,7 +19,7 @@ from rlx.backends.gpu.lower.attention.frame import (
     vector_width,
 )
 from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
-from rlx.backends.gpu.lower.attention.softmax import MaskLoads, State, has_mask_operand
+from rlx.backends.gpu.lower.attention.softmax import MaskLoads, State, has_mask_operand, tree
 from rlx.backends.gpu.schedule.attention import (
     LANES,
     fma_pitches,
@@ -81,8 +81,8 @@ class FmaKernel(AttentionKernel):
         with b.loop(self.tiles.low, self.tiles.high, carry=carried) as tile:
             self._next(tile)
             self._tile(tile)
-        for row in self.rows:
-            self._finish(row)
+        for row, total in zip(self.rows, self._totals()):
+            self._finish(row, total)
 
     def _row(self, number: Var) -> ThreadRow:
         b = self.b
@@ -118,7 +118,8 @@ class FmaKernel(AttentionKernel):
             to, panels = stage * (keys * pitch), self._panels(columns, pitch)
             vector = self.machine.vector_bytes
             self.loader.load_keys(number, first, memory, to, panels, keys, vector)
-        self.b.async_commit()
+        if self.machine.has_async_copy:
+            self.b.async_commit()
 
     def _stage(self, tile: Var) -> Var:
         return cycled(tile - self.tiles.low, self.schedule.stages)[0]
@@ -129,7 +130,8 @@ class FmaKernel(AttentionKernel):
         if self.schedule.stages == 1:
             b.barrier()
             self._load(tile)
-        b.async_wait(0)
+        if self.machine.has_async_copy:
+            b.async_wait(0)
         b.barrier()
         keys, columns = self.schedule.keys, self.depth_pitch - self.width
         base = self._stage(tile) * (keys * self.depth_pitch)
@@ -141,25 +143,66 @@ class FmaKernel(AttentionKernel):
     # -- one tile of keys ------------------------------------------------------------------------
 
     def _tile(self, tile: Var) -> None:
-        b, first, stage = self.b, tile * self.schedule.keys, self._stage(tile)
+        first, stage = tile * self.schedule.keys, self._stage(tile)
         columns = [self.x + c for c in range(0, self.schedule.keys, LANES)]
         scores = self._scores(stage, columns)
         loads = MaskLoads(self.frame, first) if has_mask_operand(self.frame) else None
-        for own, found in zip(self.rows, scores):
+
+        def shown(own: ThreadRow, found: list[Var]) -> list[Var]:
             made = [self.softmax.score(s) for s in found]
             if loads is not None:
                 marks = [loads.element(own.row, c) for c in columns]
                 made = [self.softmax.masked(s, m) for s, m in zip(made, marks)]
             bounds = self.softmax.bounds(own.row, first)
-            made = [self.softmax.shown(s, c, bounds) for s, c in zip(made, columns)]
-            weights, factor = self.softmax.update(own.state, made, LANES)
-            for column, weight in zip(columns, weights):
-                self.weights[own.number * self.key_pitch + column] = weight
-            for total in own.sums:
-                total *= factor
-        b.barrier("warp")
+            return [self.softmax.shown(s, c, bounds) for s, c in zip(made, columns)]
+
+        if self.has_warps:
+            for own, found in zip(self.rows, scores):
+                self._store_weights(own, columns, *self._updated(own, shown(own, found)))
+        else:
+            held = [shown(own, found) for own, found in zip(self.rows, scores)]
+            tops = self._exchanged([self.softmax.top(s) for s in held], Var.max)
+            for own, made, top in zip(self.rows, held, tops):
+                weights = self.softmax.weights(own.state, made, top)
+                self._store_weights(own, columns, *weights)
+        self._meet()
         self._weighed(stage)
-        b.barrier("warp")
+        self._meet()
+
+    def _updated(self, own: ThreadRow, scores: list[Var]) -> tuple[list[Var], Var]:
+        return self.softmax.update(own.state, scores, LANES)
+
+    def _store_weights(
+        self, own: ThreadRow, columns: list[Var], weights: list[Var], factor: Var
+    ) -> None:
+        for column, weight in zip(columns, weights):
+            self.weights[own.number * self.key_pitch + column] = weight
+        for total in own.sums:
+            total *= factor
+
+    # -- threads that share rows -----------------------------------------------------------------
+
+    @property
+    def has_warps(self) -> bool:
+        return self.machine.warp > 1
+
+    def _meet(self) -> None:
+        """All threads that share rows are here: those of a warp, or else of the block."""
+        self.b.barrier("warp" if self.has_warps else "block")
+
+    def _exchanged(self, own: list[Var], combine: Callable[[Var, Var], Var]) -> list[Var]:
+        """A value of each row, combined over the threads that share it, by way of the memory of
+        weights, neighbours first."""
+        b, width, found = self.b, self.width, list[Var]()
+        for row, value in zip(self.rows, own):
+            self.weights[row.number * self.key_pitch + self.x] = value
+        b.barrier()
+        for row in self.rows:
+            start = row.number * self.key_pitch
+            parts = [self.weights.load(start + s, width) for s in range(0, LANES, width)]
+            found.append(tree([v for part in parts for v in part], combine))
+        b.barrier()
+        return found
 
     def _scores(self, stage: Var, columns: list[Var]) -> list[list[Var]]:
         b, pitch, step = self.b, self.depth_pitch, self.width * UNROLLED
@@ -199,9 +242,15 @@ class FmaKernel(AttentionKernel):
 
     # -- results ---------------------------------------------------------------------------------
 
-    def _finish(self, own: ThreadRow) -> None:
+    def _totals(self) -> Iterator[Var]:
+        """The sums of the rows' weights."""
+        own = [r.state.total for r in self.rows]
+        if self.has_warps:
+            return (self.b.warp_reduce("add", t, LANES) for t in own)
+        return iter(self._exchanged([*own], Var.__add__))
+
+    def _finish(self, own: ThreadRow, total: Var) -> None:
         b, width = self.b, self.value_width
-        total = b.warp_reduce("add", own.state.total, LANES)
         starts = range(0, self.value_pitch, LANES * width)
         values: list[tuple[Var, list[Var]]] = []
         for number, start in enumerate(starts):

@@ -30,8 +30,10 @@ FAR = 1 << 30
 """Beyond any key."""
 
 
-def index_dtype(form: Attention) -> DType:
-    """64 bits where an index may not fit in 32."""
+def index_dtype(form: Attention, bits: int = 64) -> DType:
+    """64 bits where an index may not fit in 32, and a machine has buffers of as many elements."""
+    if bits == 32:
+        return I32
     layouts = [form.q, form.k, form.v, form.out]
     layouts += [form.past.k, form.past.v] if form.past is not None else []
     layouts += [form.rotary.cos, form.rotary.sin] if form.rotary is not None else []
@@ -99,12 +101,13 @@ class Frame:
         splits: int = 1,
         members: int = 0,
         section: int = 0,
+        index_bits: int = 64,
     ) -> None:
         """`members` are the heads whose rows are taken together: all of a group, if 0. `section`
         is the number of those, of all batches, whose rows come before those of others."""
         self.b, self.form, self.rows, self.splits = b, form, rows, splits
         self.members, self.section = members or form.group, section
-        self.index = index_dtype(form)
+        self.index = index_dtype(form, index_bits)
         self.sizes: dict[tuple[Dim, DType], Var] = {}
         self.mask: BufferRef | None = None
         self.past: tuple[BufferRef, ...] = ()

@@ -32,8 +32,9 @@ class AttentionKernel(ABC):
         b: Builder,
     ) -> None:
         self.form, self.schedule, self.machine, self.b = form, schedule, machine, b
+        rows, splits = schedule.rows, schedule.splits
         self.frame = Frame(
-            b, form, schedule.rows, schedule.splits, schedule.members, schedule.section
+            b, form, rows, splits, schedule.members, schedule.section, machine.index_bits
         )
         self.frame.take(constants)
         has_parts = schedule.splits > 1 and not schedule.is_cluster

@@ -178,7 +178,7 @@ class _Merge:
     ) -> None:
         self.b, self.form, self.schedule, self.machine = b, form, schedule, machine
         self.parts, self.stats = b.input(PARTS, form.sums), b.input(STATS, form.sums)
-        self.frame = Frame(b, form, 1)
+        self.frame = Frame(b, form, 1, index_bits=machine.index_bits)
         self.results = Results(self.frame, has_parts=False)
         self.softmax = Softmax(self.frame, is_scaled=schedule.form == "fma")
         self.factors = b.shared("factors", form.sums, schedule.splits + 1)

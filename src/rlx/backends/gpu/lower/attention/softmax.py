@@ -135,8 +135,14 @@ class Softmax:
     def update(self, state: State, scores: Sequence[Var], width: int) -> tuple[list[Var], Var]:
         """The weights of a thread's scores of a row that `width` neighbouring threads hold, and
         the factor that corrects the sums so far."""
+        return self.weights(state, scores, self.b.warp_reduce("max", self.top(scores), width))
+
+    def top(self, scores: Sequence[Var]) -> Var:
+        return tree(scores, Var.max)
+
+    def weights(self, state: State, scores: Sequence[Var], top: Var) -> tuple[list[Var], Var]:
+        """The same, where the greatest score of all threads that hold the row is known."""
         b = self.b
-        top = b.warp_reduce("max", tree(scores, Var.max), width)
         most = state.most.max(top)
         base = self.base(most)
         factor = self.weight(state.most, base)

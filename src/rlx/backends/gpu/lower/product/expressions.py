@@ -72,6 +72,7 @@ class ProductExpressions(HoistedIndices):
         contract: Contract,
         constants: Iterable[int],
         vector: Axis | None,
+        index_bits: int,
     ) -> None:
         kernel = whole(contract)
         counts = [
@@ -80,7 +81,7 @@ class ProductExpressions(HoistedIndices):
             contract.columns.extent,
             product(a.extent for a in contract.inner),
         ]
-        index = index_dtype_of(kernel, counts)
+        index = index_dtype_of(kernel, counts, index_bits)
         super().__init__(builder, kernel, index, vector, frozenset(constants))
         self.contract, self.constants = contract, frozenset(constants)
         self.guarded = guarded(kernel, pads=False)

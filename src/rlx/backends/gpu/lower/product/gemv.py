@@ -95,7 +95,8 @@ class _Gemv(ProductExpressions):
             resident=schedule.resident,
         )
         vector = schedule.inner[-1] if schedule.along == "inner" else contract.columns
-        super().__init__(builder, contract, constants, vector if schedule.width > 1 else None)
+        vector = vector if schedule.width > 1 else None
+        super().__init__(builder, contract, constants, vector, schedule.index_bits)
         self.extent = product(a.extent for a in schedule.inner)
         self.left, self.scale = row_scale(contract) or (contract.left, None)
         counts = [range(int(evaluate(a.extent, {}))) for a in schedule.own]

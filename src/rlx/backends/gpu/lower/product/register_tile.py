@@ -30,7 +30,7 @@ from rlx.backends.gpu.lower.product.expressions import (
 )
 from rlx.backends.gpu.lower.product.split import split_product
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
-from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.machine import GpuMachine, lanes_of
 from rlx.backends.gpu.schedule.register_tile import (
     VECTOR_BYTES,
     Loader,
@@ -161,7 +161,7 @@ class _RegisterTile(ProductExpressions):
         builder = Builder(
             name, block=schedule.block, grid=grid, warp=schedule.warp, resident=resident
         )
-        super().__init__(builder, contract, constants, None)
+        super().__init__(builder, contract, constants, None, schedule.index_bits)
         self.extent = product(a.extent for a in contract.inner)
         self.is_finishing = False
         self.group = max(1, min(4, VECTOR_BYTES // contract.sums.itemsize))
@@ -292,13 +292,13 @@ class _RegisterTile(ProductExpressions):
 
     def _place(self) -> None:
         """Rows and columns of threads in the tile: a warp is about as high as it is wide."""
-        b, tile, warp = self.b, self.schedule.tile, self.schedule.warp
+        b, tile, size = self.b, self.schedule.tile, lanes_of(self.schedule.warp)
         across = tile.columns // tile.thread_columns
         lanes = min(8, across)
-        warps = across // lanes
-        number = b.warp % max(1, tile.threads // warp)
-        self.row_thread = number // warps * (warp // lanes) + b.lane // lanes
-        self.column_thread = number % warps * lanes + b.lane % lanes
+        groups = across // lanes
+        number = b.group_of(size) % max(1, tile.threads // size)
+        self.row_thread = number // groups * (size // lanes) + b.lane_of(size) // lanes
+        self.column_thread = number % groups * lanes + b.lane_of(size) % lanes
 
     def _side(self, name: str, factor: Expr, loader: Loader, size: int, corner: Var) -> _Side:
         b, sums, depth = self.b, self.contract.sums, self.schedule.depth

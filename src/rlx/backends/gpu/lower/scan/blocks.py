@@ -19,7 +19,7 @@ from rlx.backends.gpu.lower.scan.local import LocalIndex
 from rlx.backends.gpu.lower.scan.steps import ScanKernels, Steps, first_points
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.loop import chain_of
-from rlx.backends.gpu.schedule.scan import GROUP, BlockSchedule
+from rlx.backends.gpu.schedule.scan import BlockSchedule
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var
@@ -56,7 +56,8 @@ class _Blocks(Steps):
         grid = (blocks, len(kernels.reversals))
         builder = Builder(name, block=schedule.block, grid=grid, warp=schedule.warp)
         points = [product(a.extent for a in k.axes) for k in kernels.all]
-        index = index_dtype_of(kernels.whole, [*points, count, kernels.scan.time.extent])
+        counts = [*points, count, kernels.scan.time.extent]
+        index = index_dtype_of(kernels.whole, counts, schedule.index_bits)
         super().__init__(builder, kernels, index, schedule.vector, constants)
         self.shared = {n: self._shared(n, x) for n, x in schedule.local.items()}
         self.is_cooperative = False
@@ -163,16 +164,16 @@ class _Blocks(Steps):
     def _points(self, count: DimLike) -> Generator[tuple[Var, Var | None]]:
         """A loop over points, and whether the thread has one: all threads of a warp go around as
         often, as they meet in reductions."""
-        b, block, warp = self.b, self.schedule.block, self.schedule.warp
+        b, block, group = self.b, self.schedule.block, self.schedule.group
         end = self.number(count)
         if not self.is_cooperative:
             with b.loop(b.thread.to(self.index_dtype), end, block) as flat:
                 yield flat, None
             return
-        groups = warp // GROUP
+        groups = self.schedule.warp // group
         first = b.warp.to(self.index_dtype) * groups
-        own = (b.lane // GROUP).to(self.index_dtype)
-        with b.loop(first, end, block // GROUP) as base:
+        own = (b.lane // group).to(self.index_dtype)
+        with b.loop(first, end, block // group) as base:
             flat = base + own
             yield flat, None if exact_div(count, groups) is not None else flat < end
 
@@ -180,7 +181,7 @@ class _Blocks(Steps):
         known = [a for a in kernel.axes if a not in self.schedule.points]
         firsts = [self.position(a)[0].eq(0) for a in first_points(kernel, store, known)]
         if self.is_cooperative:
-            firsts.append((self.b.lane % GROUP).eq(0))
+            firsts.append((self.b.lane % self.schedule.group).eq(0))
         mask = combined([*self.point_masks(), *firsts])
         masks = [] if mask is None else [mask]
         value = self.kernels.stored_value(store)
@@ -228,7 +229,7 @@ class _Blocks(Steps):
 
     def reduced(self, node: Reduce, guards: Guards) -> Values:
         """By a group: each thread its steps in order, then the threads, neighbours first."""
-        b, op = self.b, FOLDS[node.fold]
+        b, op, group = self.b, FOLDS[node.fold], self.schedule.group
         axes, body = chain_of(node)
         extent: DimLike = product(a.extent for a in axes)
         identity = b.const(node.identity, node.dtype.compute)
@@ -236,16 +237,16 @@ class _Blocks(Steps):
         if extent == 0:
             return [identity] * slots
         totals = [b.variable(identity) for _ in range(slots)]
-        unroll = min(UNROLL, -(-extent // GROUP)) if isinstance(extent, int) else UNROLL
-        is_whole = exact_div(extent, GROUP * unroll) is not None
-        high, first = self.number(extent), (b.lane % GROUP).to(self.index_dtype)
-        with b.loop(first, high, GROUP * unroll, totals) as flat:
+        unroll = min(UNROLL, -(-extent // group)) if isinstance(extent, int) else UNROLL
+        is_whole = exact_div(extent, group * unroll) is not None
+        high, first = self.number(extent), (b.lane % group).to(self.index_dtype)
+        with b.loop(first, high, group * unroll, totals) as flat:
             for number in range(unroll):
-                at = flat + number * GROUP
+                at = flat + number * group
                 mask = None if is_whole or not number else at < high
                 with self.inside(Scope(b.depth, self.opened(axes, at, 1), mask)):
                     values = self.value(body, guards)
                 for total, value in zip(totals, values if len(values) > 1 else values * slots):
                     kept = value if mask is None else value.where(mask, identity)
                     total.set(b.binary(op, total, kept))
-        return [b.warp_reduce(op, t, GROUP) for t in totals]
+        return [b.warp_reduce(op, t, group) for t in totals]

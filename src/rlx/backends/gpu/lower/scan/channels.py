@@ -73,10 +73,11 @@ class _Channels(Steps):
         self.count = product(a.extent for a in self.axes)
         threads = self.count * schedule.lanes
         block = schedule.block
-        builder = Builder(name, block=block, grid=((threads + (block - 1)) // block,))
+        grid = ((threads + (block - 1)) // block,)
+        builder = Builder(name, block=block, grid=grid, warp=schedule.warp)
         time = kernels.scan.time.extent
         counts = [threads + block, 2 * time + block]
-        index = index_dtype_of(kernels.whole, counts)
+        index = index_dtype_of(kernels.whole, counts, schedule.index_bits)
         super().__init__(builder, kernels, index, None, constants)
         self.held: dict[str, list[Var]] = {}
         """Values by name: a register for each row that the thread holds."""

@@ -46,7 +46,7 @@ class _Rows(Steps):
         self.count = product(a.extent for a in self.axes)
         builder = Builder(name, block=schedule.block, grid=(self.count,), warp=schedule.warp)
         reach = kernels.scan.time.extent + schedule.block * schedule.width
-        index = index_dtype_of(kernels.whole, [self.count, reach])
+        index = index_dtype_of(kernels.whole, [self.count, reach], schedule.index_bits)
         vector = kernels.scan.time if schedule.is_aligned else None
         super().__init__(builder, kernels, index, vector, constants)
 

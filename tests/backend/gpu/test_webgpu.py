@@ -1,0 +1,77 @@
+"""Every form of kernel on a machine of WebGPU's kind: no warps, small blocks, indices of 32 bits,
+no f64. `python -m tests.backend.gpu.all --machine webgpu` has all laws."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlx
+from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt.builder import Builder
+from rlx.backends.gpu.simt.errors import ProgramError
+from rlx.backends.gpu.verify import verify
+from rlx.core.dtype import DType
+from rlx.core.shape import Shape
+from rlx.ir.mir import Graph
+from rlx.ops import op as table
+from rlx.pipeline import CompilePipeline
+from tests.backend.gpu import laws
+from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
+
+WEBGPU = SimulatedBackend(laws.WEBGPU)
+SAMPLE = (
+    *("softmax", "transpose", "sum", "matmul", "conv", "attention", "lstm", "cumsum", "rfft"),
+    *("sort", "top_k", "nonzero", "non_max_suppression", "gather", "triangular_solve"),
+    *("tree_ensemble", "lgamma", "unique", "gated_delta_net", "max_pool", "arange"),
+)
+"""Ops of each form of kernel."""
+
+
+def _drawn(name: str) -> laws.Applied:
+    """The first of all draws that asks for no f64."""
+    found = (a for n in range(9) for a in laws.drawn(table.lookup(name), n, 1, has_weights=n > 0))
+    wide = {"float64", "complex128"}
+    return next(a for a in found if not wide & {str(v.dtype) for v in a.values.values()})
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_forms_run_without_warps(name: str) -> None:
+    """The simulated device refuses what the machine does not have."""
+    made = _drawn(name)
+    assert not differences(made.graph, made.values, outputs(made.graph, made.values, WEBGPU))
+
+
+def test_f64_is_refused_with_its_node() -> None:
+    graph = Graph("wide")
+    x = graph.input("x", Shape((4,), DType.F64))
+    graph.set_outputs([graph.node("exp", (x,), {})])
+    with pytest.raises(rlx.UnsupportedError, match=r"(?s)input 'x'.*no 64-bit floats"):
+        CompilePipeline(WEBGPU.target()).compile(graph)
+
+
+def _program(write: str) -> Builder:
+    b = Builder("k", block=64, warp=32)
+    x, y = b.input("x", DType.F32), b.output("y", DType.F32)
+    given = x[b.thread]
+    made = {
+        "warps": lambda: b.warp_reduce("add", given),
+        "index of 64 bits": lambda: x[b.thread.to(DType.I64)],
+        "f64": lambda: given.to(DType.F64).to(DType.F32),
+    }
+    y[b.thread] = made[write]()
+    return b
+
+
+@pytest.mark.parametrize("what", ["warps", "index of 64 bits", "f64"])
+def test_missing_capabilities_are_named(what: str) -> None:
+    program = _program(what).program()
+    assert verify(program, machine=GpuMachine()) is program
+    with pytest.raises(ProgramError, match=f"the machine has no {what}"):
+        verify(program, machine=laws.WEBGPU)
+
+
+def test_blocks_beyond_the_machine_are_refused() -> None:
+    b = Builder("k", block=512)
+    b.output("y", DType.F32)[b.thread] = b.const(0.0, DType.F32)
+    with pytest.raises(ProgramError, match="512 threads, and a block has at most 256"):
+        verify(b.program(), machine=laws.WEBGPU)
