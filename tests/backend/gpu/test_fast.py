@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.backends.gpu.lower.fast import odd_polynomial
+from rlx.backends.gpu.lower.fast import half_precision
 from rlx.backends.gpu.lower.loop import emit, legal
+from rlx.backends.gpu.lower.polynomials import odd_polynomial
 from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.ir.interpret import evaluate
+from rlx.kernel.enclosure import SMOOTH, Jet
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.ranges import ranges
@@ -79,6 +81,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
         lambda x: np.tanh(np.clip(x, -0.25, 0.25)),
     ),
 }
+
+UNARY: dict[str, Callable[[Array], Array]] = {
+    "tanh": np.tanh, "sigmoid": sigmoid, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]), "neg": np.negative, "square": np.square,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
@@ -190,14 +197,63 @@ def gated(x: Any) -> Any:
     return x
 
 
-def test_a_sigmoid_of_a_narrow_range_is_a_polynomial() -> None:
-    """After the first round of the chain, |x| ≤ 1.13: two rounds have no sigmoid of the unit."""
-    kernel = kernel_of(gated, BF16)
-    width = choose(kernel).width
-    calls = [n.function for n in program_of(kernel).nodes if isinstance(n, ir.Call)]
-    assert calls.count("exp2") == width
-    assert calls.count("tanh") == 3 * width
-    assert "reciprocal" not in calls  # 5 uses of the units a point: one of them is arithmetic
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_rounds_of_functions_in_a_range_are_one_polynomial(dtype: DType) -> None:
+    """After the first product, which is in (-1, 1), there is no function left. Half a unit is the
+    rounding's; the product of the last round may be off by an eighth, and the first round by an
+    eighth of what the others make less of."""
+    kernel = kernel_of(gated, dtype)
+    program, width = program_of(kernel), choose(kernel).width
+    calls = [n.function for n in program.nodes if isinstance(n, ir.Call)]
+    tanh = {BF16: ["tanh"], F16: ["exp2", "reciprocal"]}[dtype]
+    assert sorted(calls) == sorted([*tanh, "exp2", "reciprocal"] * width)
+    x = every_half(dtype)
+    (got,) = laws.execute(program, [x], Case(gated, of(dtype, (1 << 16,))).node().shapes)
+    scale, less = (float(np.array(v).astype(dtype.numpy)) for v in (1.01, 0.1))
+    with np.errstate(all="ignore"):
+        want = product = x.astype(np.float64)
+        is_number = np.isfinite(want)
+        for _ in range(3):
+            product = np.tanh(want * scale + 0.5) * sigmoid(want)
+            want = product - less
+    error = np.abs(got.astype(np.float64) - want) / unit(product, dtype)
+    assert np.all(error[is_number] <= 0.5 + 2 * 0.125), error[is_number].max()
+    assert np.all(np.isnan(got.astype(np.float64)) == np.isnan(want))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda t: ops.add(ops.exp(ops.neg(ops.square(ops.mul(ops.sub(t, 0.3), 4096.0)))), 1.0),
+        lambda t: (ops.sigmoid(t), ops.mul(ops.sigmoid(t), ops.tanh(t))),
+        lambda t: ops.mul(ops.exp(t), ops.abs(t)),
+    ],
+    ids=["a spike between samples", "a value that is stored", "a corner"],
+)
+def test_what_no_polynomial_can_replace_is_computed(build: Callable[..., Any]) -> None:
+    kernel = kernel_of(lambda x: build(ops.tanh(x)), BF16, 64)
+    assert not [f for f in half_precision(kernel).fused.values() if len(f.args) == 1]
+
+
+def test_enclosures_hold_values_and_slopes() -> None:
+    """On intervals at random: what is inside, and quotients of differences, by the mean value
+    theorem; 2^-20 is for the differences' cancelled digits."""
+    rng = np.random.default_rng(3)
+    low = rng.uniform(0.2, 2.0, 64)
+    high = low + rng.uniform(0.01, 0.3, 64)
+    jets = {n: f(Jet.variable(low, high)) for n, f in SMOOTH.items() if n in UNARY}
+    x = Jet.variable(low, high)
+    jets |= {"div": SMOOTH["div"](jets["tanh"], x), "mul": SMOOTH["mul"](x, x)}
+    exact = {**UNARY, "div": lambda v: np.tanh(v) / v, "mul": np.square}
+    a, b = (low + (high - low) * rng.uniform(size=(32, 64)) for _ in range(2))
+    for name, jet in jets.items():
+        at_a, at_b = exact[name](a), exact[name](b)
+        assert np.all((jet.value.low <= at_a) & (at_a <= jet.value.high)), name
+        with np.errstate(all="ignore"):
+            slope = (at_a - at_b) / (a - b)
+        is_far = np.abs(a - b) > 1e-4
+        inside = (jet.slope.low - 2.0**-20 <= slope) & (slope <= jet.slope.high + 2.0**-20)
+        assert np.all(inside | ~is_far), name
 
 
 def test_sigmoids_that_spare_the_units_are_as_good() -> None:

@@ -7,20 +7,22 @@ where its error is within the bound on. The other way around, 1 + tanh x is 2 si
 1 + erf x is erfc -x, which do not cancel. The unit's tanh is off by 2⁻¹¹, enough for bf16 and too
 much for f16. Where the argument is proved to be in a narrow range (a sigmoid of what a tanh was a
 factor of), an odd polynomial does without the units, whose throughput is an eighth of that of a
-multiply-add. Results of less than 2⁻¹²⁵ are off by up to that.
+multiply-add; `univariate.py` has one for a chain of functions. Results of less than 2⁻¹²⁵ are off
+by up to that.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from rlx.backends.gpu.lower.polynomials import horner, log_tail, odd_polynomial
+from rlx.backends.gpu.lower.univariate import Univariate, constant_of, univariate
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
-from rlx.kernel.expr import Apply, Const, Expr, Kernel
+from rlx.kernel.expr import Apply, Expr, Kernel
 from rlx.kernel.precision import Precision, precisions, readers, unrounded
 from rlx.kernel.ranges import ANY, Range, ranges
 
@@ -42,11 +44,6 @@ LARGEST = 87.0
 LOG2_E = 1.4426950408889634
 SMALL_TANH = 0.25
 """Below which tanh is its series, as 1 - 2 / (1 + e²ˣ) cancels there."""
-TAIL_ENDS = {Precision.BF16: 12.9, Precision.F16: 5.7}
-TAIL_POINTS = (0.00896, 0.0771, 0.20279, 0.37376, 0.56893, 0.7577, 0.90698, 0.98933)
-"""log₂ ½erfc(y / √2), whose exponential is the normal distribution's tail, is nearly a parabola: a
-polynomial that meets it at these parts of the way to where the tail is less than the least number,
-by which its greatest error is the least. As the number of terms is even, it falls on from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +98,19 @@ def half_precision(kernel: Kernel) -> HalfPrecision:
     """By the precision that each value needs."""
     if not any(s.value.dtype in (DType.BF16, DType.F16) for s in kernel.stores):
         return NOTHING
-    needed = precisions(kernel)
+    needed, known = precisions(kernel), ranges(kernel)
     sources = unrounded(kernel, needed)
+    bounds = {n: BOUNDS[p] for n, p in needed.items() if p in BOUNDS}
+    polynomials = univariate(kernel, sources, known, bounds)
     fused = _Fusion(kernel, needed, sources).found()
-    return HalfPrecision(sources, _fast_calls(kernel, needed), fused, _quotients(kernel, needed))
+    fused |= {n: _polynomial(p) for n, p in polynomials.items()}
+    replaced = frozenset[Expr]().union(*(p.inside for p in polynomials.values()))
+    fast = _fast_calls(kernel, needed, known, replaced)
+    return HalfPrecision(sources, fast, fused, _quotients(kernel, needed))
+
+
+def _polynomial(made: Univariate) -> Fused:
+    return Fused((made.variable,), lambda b, x: horner(b, x, made.terms))
 
 
 def _quotients(kernel: Kernel, needed: Mapping[Expr, Precision]) -> frozenset[Expr]:
@@ -118,12 +124,18 @@ def _quotients(kernel: Kernel, needed: Mapping[Expr, Precision]) -> frozenset[Ex
     )
 
 
-def _fast_calls(kernel: Kernel, needed: Mapping[Expr, Precision]) -> dict[Expr, Fast]:
-    known = ranges(kernel)
+def _fast_calls(
+    kernel: Kernel,
+    needed: Mapping[Expr, Precision],
+    known: Mapping[Expr, Range],
+    replaced: frozenset[Expr],
+) -> dict[Expr, Fast]:
+    """Those that polynomials have replaced take no unit's time."""
     named = [n for n in kernel.nodes if isinstance(n, Apply) and n.op.name in APPROXIMATIONS]
     calls = [n for n in named if n.dtype is DType.F32 and needed[n] in BOUNDS]
     made = {n: Fast(needed[n], known[n.args[0]]) for n in calls}
-    units = sum(UNITS.get(n.op.name, 1) for n in calls if _odd_terms(n.op.name, made[n]) is None)
+    of_units = [n for n in calls if n not in replaced and _odd_terms(n.op.name, made[n]) is None]
+    units = sum(UNITS.get(n.op.name, 1) for n in of_units)
     return {n: replace(f, spares_units=units >= MANY_UNITS) for n, f in made.items()}
 
 
@@ -176,7 +188,7 @@ class _Fusion:
     def _by_constant(self, product: Apply) -> tuple[Expr, float] | None:
         """x and k of k · x."""
         for x, k in (product.args, product.args[::-1]) if product.op.name == "mul" else ():
-            value = _constant(k)
+            value = constant_of(k)
             if value is not None:
                 return x, value
         return None
@@ -223,15 +235,7 @@ def _product_sum(product: Apply, addend: Expr, minus_product: bool, minus_addend
 
 
 def _is_one(node: Expr) -> bool:
-    return _constant(node) == 1.0
-
-
-def _constant(node: Expr) -> float | None:
-    """A number, as it was rounded."""
-    inner = node.args[0] if isinstance(node, Apply) and node.op.name == "cast" else node
-    if isinstance(inner, Const) and inner.dtype.is_float:
-        return float(inner.value)
-    return None
+    return constant_of(node) == 1.0
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -249,11 +253,11 @@ def _of_unit(name: str) -> Callable[[Builder, Var, Fast], Var]:
 def _tanh(b: Builder, x: Var, fast: Fast) -> Var:
     odd = _odd_terms("tanh", fast)
     if odd is not None:
-        return x * _horner(b, x * x, odd)
+        return x * horner(b, x * x, odd)
     if fast.bound >= TANH_ERROR:
         return b.call("tanh", x, fast=True)
     square = x * x
-    series = x * _horner(b, square, (1.0, -1 / 3, 2 / 15, -17 / 315))
+    series = x * horner(b, square, (1.0, -1 / 3, 2 / 15, -17 / 315))
     raised = b.call("exp2", x * (2 * LOG2_E), fast=True)
     whole = b.fma(b.call("reciprocal", raised + 1.0, fast=True), -2.0, 1.0)
     return series.where(abs(x) < SMALL_TANH, whole)
@@ -262,7 +266,7 @@ def _tanh(b: Builder, x: Var, fast: Fast) -> Var:
 def _sigmoid(b: Builder, x: Var, fast: Fast) -> Var:
     odd = _odd_terms("sigmoid", fast)
     if odd is not None:
-        return b.fma(x, _horner(b, x * x, odd), 0.5)
+        return b.fma(x, horner(b, x * x, odd), 0.5)
     if _tanh_sigmoid_error(fast.argument[0]) <= fast.bound:
         return b.fma(b.call("tanh", x * 0.5, fast=True), 0.5, 0.5)
     if fast.spares_units and fast.bound >= NEWTON_ERROR:
@@ -291,7 +295,7 @@ def _tail(b: Builder, x: Var, c: float, precision: Precision) -> Var:
     """½ erfc |c · x|."""
     scale = abs(c) * math.sqrt(2.0)
     terms = [term * scale**k for k, term in enumerate(log_tail(precision)[0])]
-    return b.call("exp2", _horner(b, abs(x), terms), fast=True)
+    return b.call("exp2", horner(b, abs(x), terms), fast=True)
 
 
 def _erfc(b: Builder, x: Var, fast: Fast) -> Var:
@@ -335,13 +339,6 @@ APPROXIMATIONS: dict[str, Approximation] = {
 # -- polynomials ----------------------------------------------------------------------------------
 
 
-def _horner(b: Builder, x: Var, terms: Sequence[float]) -> Var:
-    total = b.const(terms[-1], DType.F32)
-    for term in reversed(terms[:-1]):
-        total = b.fma(total, x, term)
-    return total
-
-
 def _odd_terms(name: str, fast: Fast) -> tuple[float, ...] | None:
     """f(x) - f(0) = x · Σ terms[k] · x²ᵏ on the argument's range, within the bound; None where it
     takes more terms than are worth it."""
@@ -350,51 +347,3 @@ def _odd_terms(name: str, fast: Fast) -> tuple[float, ...] | None:
         return None
     found = (odd_polynomial(name, reach, count) for count in range(1, MAX_TERMS[name] + 1))
     return next((terms for terms, error in found if error <= fast.bound), None)
-
-
-FUNCTIONS: dict[str, Callable[[float], float]] = {
-    "tanh": math.tanh,
-    "sigmoid": lambda x: 1.0 / (1.0 + math.exp(-x)),
-}
-
-
-@functools.cache
-def odd_polynomial(name: str, reach: float, count: int) -> tuple[tuple[float, ...], float]:
-    """The interpolation of (f(√t) - f(0)) / √t at Chebyshev's points of [0, reach²], as powers of
-    t, and its greatest relative error on |x| ≤ reach."""
-    f = FUNCTIONS[name]
-    half = 0.5 * reach * reach
-    points = [half * (1.0 + math.cos(math.pi * (k + 0.5) / count)) for k in range(count)]
-    terms = _interpolated(points, [(f(math.sqrt(t)) - f(0.0)) / math.sqrt(t) for t in points])
-    samples = [reach * k / 256 for k in range(-256, 257) if k]
-    made = [f(0.0) + x * sum(c * x ** (2 * i) for i, c in enumerate(terms)) for x in samples]
-    return terms, max(abs(y / f(x) - 1.0) for x, y in zip(samples, made))
-
-
-@functools.cache
-def log_tail(precision: Precision) -> tuple[tuple[float, ...], float]:
-    """The terms of log₂ ½erfc(y / √2), and the greatest relative error of its exponential."""
-    end = TAIL_ENDS[precision]
-    points = [end * part for part in TAIL_POINTS]
-    terms = _interpolated(points, [_log_tail(y) for y in points])
-    samples = [end * k / 512 for k in range(513)]
-    made = [sum(c * y**i for i, c in enumerate(terms)) for y in samples]
-    return terms, max(abs(2.0 ** (z - _log_tail(y)) - 1.0) for y, z in zip(samples, made))
-
-
-def _log_tail(y: float) -> float:
-    return math.log2(0.5 * math.erfc(y * math.sqrt(0.5)))
-
-
-def _interpolated(points: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:
-    """Newton's divided differences, expanded to powers."""
-    table = list(values)
-    for order in range(1, len(points)):
-        for i in range(len(points) - 1, order - 1, -1):
-            table[i] = (table[i] - table[i - 1]) / (points[i] - points[i - order])
-    terms = [table[-1]]
-    for point, value in zip(reversed(points[:-1]), reversed(table[:-1])):
-        shifted = [0.0, *terms]
-        terms = [s - point * t for s, t in zip(shifted, [*terms, 0.0])]
-        terms[0] += value
-    return tuple(terms)
