@@ -214,10 +214,10 @@ def test_only_the_matrix_without_an_answer_is_nan() -> None:
     assert np.isnan(sign[3])
 
 
-def test_shader_targets_refuse_factorisations_with_the_reason() -> None:
-    for name, library in (("metal", "LU and Cholesky only"), ("wgpu", "no library")):
-        target = Target.of(name)
-        assert not target.has_kernel("svd")
-        assert library in target.refusals["svd"]
-        assert "triangular_solve" not in target.refusals
-    assert Target.of("cuda").has_kernel("svd")
+def test_a_target_refuses_factorisations_with_the_reason() -> None:
+    target = Target.of("metal")
+    assert not target.has_kernel("svd")
+    assert "LU and Cholesky only" in target.refusals["svd"]
+    assert "triangular_solve" not in target.refusals
+    for name in ("cuda", "wgpu"):
+        assert Target.of(name).has_kernel("svd"), "the host has it"

@@ -6,12 +6,14 @@ fused and unfused must then agree to the bit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
+from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
@@ -22,6 +24,9 @@ from rlx.passes.options import FusionOptions
 from rlx.passes.precision import reduce_precision
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "mlx", "wgpu", "tpu")
+METAL = Target.of("metal")
+WITH_ATTENTION_BLOCK = replace(METAL, native=METAL.native | {"fused_attention_block"})
+"""A target whose attention has its projections: none of the documented ones does."""
 
 
 def inputs(graph: Graph, **dims: tuple[int, ...]) -> list[Any]:
@@ -50,7 +55,7 @@ def fuse(graph: Graph, ctx: Context) -> Graph:
 
 
 def fused(
-    graph: Graph, target: str = "cpu", options: FusionOptions | None = None
+    graph: Graph, target: str | Target = "cpu", options: FusionOptions | None = None
 ) -> tuple[Graph, tuple[Decision, ...]]:
     """The fused graph, checked against the unfused one to the bit, and the decisions."""
     ctx = Context.of(target, options)

@@ -93,8 +93,8 @@ def test_targets_are_named_or_members_of_the_enum() -> None:
     g, x, y = pair()
     g.set_outputs([x + y])
     assert rlx.compile(g, like=rlx.FusionTarget.CUDA).lir.target.name == "cuda"
-    with pytest.raises(rlx.UnsupportedError, match=r"pip install 'rlx\[wgpu\]'"):
-        rlx.compile(g, target=rlx.FusionTarget.WGPU)
+    with pytest.raises(rlx.UnsupportedError, match=r"pip install 'rlx\[tpu\]'"):
+        rlx.compile(g, target=rlx.FusionTarget.TPU)
 
 
 def test_a_module_at_lir_is_loaded_as_it_is() -> None:

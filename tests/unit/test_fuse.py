@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlx import ops
+from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
@@ -16,6 +17,7 @@ from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from tests.unit.fusing import (
     TARGETS,
+    WITH_ATTENTION_BLOCK,
     assert_same,
     fused,
     inputs,
@@ -33,7 +35,7 @@ def graph(*outputs: Any) -> Graph:
     return made
 
 
-def named(g: Graph, target: str = "cpu") -> Graph:
+def named(g: Graph, target: str | Target = "cpu") -> Graph:
     """Named fusions alone, checked."""
     made = fuse_named(g, Context.of(target))
     assert_same(g, made)
@@ -351,14 +353,14 @@ def attention(
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kv", [1, 2])
 def test_attention_with_its_projections(rope: bool, bias: bool, kv: int) -> None:
-    made = named(attention(rope, bias, kv), "wgpu")
+    made = named(attention(rope, bias, kv), WITH_ATTENTION_BLOCK)
     assert [op for op in ops_in(made) if op != "concat"] == ["fused_attention_block"]
     assert all(Facts.of(made).is_weight(n) for n in made.order() if n.op == "concat")
 
 
 def test_attention_is_not_fused_where_it_may_not_be() -> None:
     assert "fused_attention_block" not in ops_within(fused(attention(True, False), "cuda")[0])
-    made, decisions = fused(attention(True, False, leak=True), "wgpu")
+    made, decisions = fused(attention(True, False, leak=True), WITH_ATTENTION_BLOCK)
     assert "fused_attention_block" not in ops_within(made)
     assert refusals(decisions, "fuse_attention_block") == [reasons.HAS_OTHER_READERS]
 

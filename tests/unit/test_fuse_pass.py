@@ -17,7 +17,16 @@ from rlx.passes.context import Context
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.report import FusionReport
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from tests.unit.fusing import TARGETS, fuse, fused, inputs, ops_in, params, values
+from tests.unit.fusing import (
+    TARGETS,
+    WITH_ATTENTION_BLOCK,
+    fuse,
+    fused,
+    inputs,
+    ops_in,
+    params,
+    values,
+)
 
 
 def graph(*outputs: Any) -> Graph:
@@ -77,7 +86,7 @@ def test_a_transformer_layer_on_cpu_in_full() -> None:
 
 
 def test_a_transformer_layer_in_full_where_attention_has_its_projections() -> None:
-    made = fuse(layer(), Context.of("wgpu"))
+    made = fuse(layer(), Context.of(WITH_ATTENTION_BLOCK))
     per_call = Facts.of(made).per_call
     assert [n.op for n in made.order() if n in per_call] == [
         "input", "rms_norm", "region", "rms_norm", "matmul", "fused_swiglu", "region",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rlx.core.dtype import DType
 from rlx.cost.machine import DOCUMENTED
@@ -51,7 +52,6 @@ _CPU_FACTORS: Mapping[str, str] = dict.fromkeys(
 )
 _METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
 _MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _RECURRENCES - {"group_norm"}
-_WGPU = _GPU | _ops("welch_peaks fused_swiglu fused_attention_block")
 _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 
 # -- what a kernel can take -----------------------------------------------------------------------
@@ -79,19 +79,11 @@ _MSL_FACTORS: Mapping[str, str] = dict.fromkeys(
     ("qr", "svd", "eigh"),
     "Metal Performance Shaders factorises by LU and Cholesky only. Use another target",
 )
-_WGSL_FACTORS: Mapping[str, str] = dict.fromkeys(
-    ("solve", "slogdet", "qr", "svd", "eigh"),
-    "WebGPU has no library that factorises matrices, and a shader cannot wait for the pivots that "
-    "another chooses. Use another target",
-)
-"""XLA and MLX bring LAPACK's routines of their own; for CUDA and ROCm the host has them."""
+"""XLA and MLX bring LAPACK's routines of their own; for CUDA, ROCm and WebGPU the host has them."""
 
 # -- what is read in place ------------------------------------------------------------------------
 
 _STRIDED = frozenset({"transpose", "narrow", "slice", "expand", "flip"})
-_FORWARD = _STRIDED - {"flip"}
-"""Index arithmetic in u32 has no negative strides."""
-
 _HOST = frozenset({"custom"})
 _GPU_REGIONS = frozenset(REGION_KINDS)
 _ALL_REGIONS = _GPU_REGIONS - {"few_rows"}
@@ -161,12 +153,7 @@ def _mlx() -> Target:
 
 def _wgpu() -> Target:
     """WGSL has no 64-bit types: i64 and u64 are pairs of u32; smaller types are packed."""
-    return Target(
-        "wgpu", DOCUMENTED["wgpu"], _BOUNDED, _GENERATED, _WGPU, _GPU_LIMITS, _WGSL_FACTORS,
-        _NO_DOUBLE_WGSL,
-        views=_FORWARD, syncs=_HOST, loops=frozenset(),
-        regions=_ALL_REGIONS - {"multi_result"},
-    )  # fmt: skip
+    return replace(_by_kernels("wgpu"), missing_dtypes=_NO_DOUBLE_WGSL)
 
 
 def _tpu() -> Target:

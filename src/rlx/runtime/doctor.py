@@ -22,6 +22,7 @@ PACKAGES = (
     ("numpy", "arrays, and target reference", "rlx"),
     ("ml_dtypes", "bf16 and other small floats", "rlx"),
     ("llvmlite", "native code: target cpu", "rlx[cpu]"),
+    ("wgpu", "GPUs by WebGPU: target wgpu", "rlx[wgpu]"),
     ("onnx", "models in .onnx files", "rlx[onnx]"),
     ("typer", "the command line", "rlx[cli]"),
     ("rich", "tables and progress on a terminal", "rlx[cli]"),

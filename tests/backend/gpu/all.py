@@ -60,7 +60,8 @@ class Job:
 
 def backend_of(target: str) -> GpuBackend:
     """Without a search of schedules, which would take longer than all else."""
-    found = (SIMULATED.get(target) or find_backend(target)).tuned("off")
+    name, _, variant = target.partition(":")
+    found = (SIMULATED.get(target) or find_backend(name).configured(variant, None)).tuned("off")
     assert isinstance(found, GpuBackend), f"{target} is no GPU"
     return found
 

@@ -40,6 +40,8 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", Artefact]):
 
     has_devices: ClassVar[bool] = True
     times_kernels: ClassVar[bool] = True
+    binds_spans: ClassVar[bool] = False
+    """Must its device know which bytes a launch may touch?"""
     cache: Cache | None = None
     """Of what was measured."""
     tune: Tune = "bitwise"
@@ -74,6 +76,10 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", Artefact]):
         machine, driver = self.machine, self.device().driver if self.has_device else ""
         parts = self.name, self.hardware, driver, machine.processors, machine.shared_bytes
         return f"{' '.join(map(str, parts))} tune={self.tune}"
+
+    def runs_code_for(self, architecture: str) -> bool:
+        """Does code that was made for an architecture run here?"""
+        return architecture == self.architecture
 
     # -- kernels ---------------------------------------------------------------------------------
 
@@ -200,14 +206,14 @@ class _Files(Serializer[GpuProgram]):
     def stored(self, program: GpuProgram) -> tuple[dict[str, Any], dict[str, Bytes]]:
         from rlx.backends.gpu.runtime.serialize import packed
 
-        return packed(program.artefact)
+        return packed(program.artefact, has_spans=self.backend.binds_spans)
 
     def opened(self, head: dict[str, Any], file: Sections) -> GpuProgram:
         from rlx.backends.gpu.runtime.serialize import opened
 
         artefact, _ = opened(head, file), self.backend.device()
         here = self.backend.architecture
-        if artefact.architecture != here:
+        if not self.backend.runs_code_for(artefact.architecture):
             raise Error(
                 f"{file.name} holds code for {artefact.architecture}, and the device is {here}. "
                 "Compile the model on this machine."

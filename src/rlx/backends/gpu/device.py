@@ -242,6 +242,11 @@ class Device(ABC):
     """The release of what assembles and runs code."""
 
     @property
+    def is_lost(self) -> bool:
+        """Is it gone, so that another one has to be opened in its place?"""
+        return False
+
+    @property
     @abstractmethod
     def searched(self) -> dict[str, Any]:
         """What was measured of schedules on it by this process, by the search's own keys."""
@@ -282,8 +287,9 @@ D = TypeVar("D", bound=Device)
 
 
 class Devices(Generic[D]):
-    """Devices by number, each opened when it is asked for first. There is one for all backends and
-    threads: programs share its memory, which is reused behind the queues that it knows."""
+    """Devices by number, each opened when it is asked for first, and anew when it is lost. There
+    is one for all backends and threads: programs share its memory, which is reused behind the
+    queues that it knows."""
 
     def __init__(self, open_device: Callable[[int], D]) -> None:
         self._open = open_device
@@ -293,9 +299,10 @@ class Devices(Generic[D]):
     def __getitem__(self, number: int) -> D:
         """The device, or an error that says why there is none: it is asked for again then."""
         found = self._opened.get(number)
-        if found is not None:
+        if found is not None and not found.is_lost:
             return found
         with self._lock:
-            if number not in self._opened:
-                self._opened[number] = self._open(number)
-            return self._opened[number]
+            found = self._opened.get(number)
+            if found is None or found.is_lost:
+                found = self._opened[number] = self._open(number)
+            return found

@@ -19,6 +19,7 @@ from rlx.backends.gpu.arrays.dlpack import (
     CUDA_MANAGED,
     ROCM,
     VERSION,
+    WEBGPU,
     Described,
     ExchangeError,
     consume,
@@ -35,7 +36,9 @@ LEGACY_STREAM = {CUDA: 1, CUDA_MANAGED: 1, ROCM: 0}
 """The stream that is meant where a consumer names none."""
 NUMPYS_OWN = 1
 """`isbuiltin` of NumPy's dtypes; those of other packages have no code in a `typestr`."""
-DEVICE_NAMES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "pinned host memory", ROCM: "rocm"}
+DEVICE_NAMES = {
+    CPU: "cpu", CUDA: "cuda", CUDA_HOST: "pinned host memory", ROCM: "rocm", WEBGPU: "wgpu",
+}  # fmt: skip
 
 
 class NoInterfaceError(UnsupportedError, AttributeError):
@@ -156,6 +159,11 @@ class DeviceArray:
             raise ExchangeError(f"the array is on {named(self.device)}; copy it there first.")
         if copy:
             raise ExchangeError("the array is given without a copy only; copy it after.")
+        if self.device[0] == WEBGPU:
+            raise ExchangeError(
+                "memory of WebGPU has no addresses that other libraries could use. Copy the array "
+                "to the host: array.numpy()."
+            )
         self._order_before(stream)
         given = Described(self.address, self.device, self.dtype, self.shape, self.strides)
         is_versioned = max_version is not None and tuple(max_version) >= VERSION

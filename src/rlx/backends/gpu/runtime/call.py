@@ -36,7 +36,7 @@ from rlx.backends.gpu.runtime.routine import (
 )
 from rlx.core.attrs import bind
 from rlx.core.dim import Dim, DimLike, evaluate
-from rlx.core.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.extent import is_capacity, measure, outgrown
 from rlx.core.layout import Layout
 from rlx.ops.op import lookup
@@ -253,13 +253,19 @@ class Call:
         self.queue.order()
         for step in self._chosen(segment):
             if isinstance(step, LaunchStep):
-                addresses = [self._at(p, frame) for p in step.places]
-                kernel = self.loaded.kernels[step.code]
-                self.queue.launch_within(
-                    kernel, addresses, self.sizes, lambda s=step: list(map(self._bytes_of, s.spans))
-                )
+                self._launch(step, frame)
             elif size := self._int(step.size):
                 self.queue.copy(self._at(step.to, frame), self._at(step.source, frame), size)
+
+    def _launch(self, step: LaunchStep, frame: Frame) -> None:
+        addresses = [self._at(p, frame) for p in step.places]
+        kernel = self.loaded.kernels[step.code]
+        try:
+            self.queue.launch_within(
+                kernel, addresses, self.sizes, lambda: list(map(self._bytes_of, step.spans))
+            )
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{step.label}: {error}") from None
 
     def _chosen(self, segment: Segment) -> Iterator[LaunchStep | CopyStep]:
         """The steps as they are at these sizes."""

@@ -36,7 +36,7 @@ class Place:
 
 
 NOT_SAVED = "not saved"
-"""In the metadata of a field that files do not have."""
+"""In the metadata of a field that only files for devices that bind spans have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LaunchStep:
     code: int
     places: tuple[Place, ...]
     spans: tuple[Span, ...] = field(default=(), compare=False, metadata={NOT_SAVED: True})
-    """Of each place, for devices that check bounds; none of a program out of a file."""
+    """Of each place, for devices that check bounds or bind parts of buffers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from rlx.backends.gpu.runtime.routine import (
     Routine,
     ScanStep,
     SizesStep,
+    Span,
     WhileStep,
     as_bytes,
 )
@@ -48,16 +49,19 @@ WRITTEN: Mapping[str, type[Any]] = {
     c.__name__: c
     for c in (
         Place, LaunchStep, CopyStep, Buckets, ChoiceStep, SizesStep, Operand, CallStep, BranchStep,
-        WhileStep, ScanStep, Constant, Routine, Code, TensorMap, OuterDim, WindowAxis, Layout,
+        WhileStep, ScanStep, Constant, Routine, Code, TensorMap, OuterDim, WindowAxis, Layout, Span,
     )
 }  # fmt: skip
 """The classes whose values are their fields."""
 _FIELDS = ("architecture", "main", "symbols", "capacities", "weight_bytes", "failures")
 
 
-def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
-    """A program as JSON and a section of bytes."""
-    writer = _Writer()
+def packed(
+    artefact: Artefact, *, has_spans: bool = False
+) -> tuple[dict[str, Any], dict[str, Bytes]]:
+    """A program as JSON and a section of bytes; with the spans of its launches, for devices that
+    bind them."""
+    writer = _Writer(has_spans)
     body = {name: writer.value(getattr(artefact, name)) for name in _FIELDS}
     body["codes"] = [writer.value(c) for c in artefact.codes]
     body["routines"] = [writer.value(r) for r in artefact.routines.values()]
@@ -76,6 +80,7 @@ def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
 class _Writer:
     """Values as JSON; their dims and bytes are collected."""
 
+    has_spans: bool
     dims: dict[DimLike, int] = field(default_factory=dict[DimLike, int])
     """Their numbers."""
     shape_dims: list[DimLike] = field(default_factory=list[DimLike])
@@ -107,7 +112,8 @@ class _Writer:
 
     def _fields(self, value: Any) -> list[Any]:
         assert type(value).__name__ in WRITTEN, type(value)
-        kept = [f.name for f in fields(value) if NOT_SAVED not in f.metadata]
+        all_of_it = fields(value)
+        kept = [f.name for f in all_of_it if self.has_spans or NOT_SAVED not in f.metadata]
         return [self.value(getattr(value, name)) for name in kept]
 
     def _placed(self, raw: bytes) -> list[int]:

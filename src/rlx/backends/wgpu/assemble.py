@@ -1,0 +1,20 @@
+"""Programs as WGSL: modules that the device's driver compiles when they are first launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlx.backends.gpu.device import Code
+from rlx.backends.gpu.simt.program import Program
+from rlx.backends.wgpu.machine import Architecture
+from rlx.backends.wgpu.wgsl.printer import module_of
+
+
+def assemble(programs: Iterable[Program], target: Architecture) -> list[Code]:
+    """Verified programs as code, in order."""
+    return [_code(p, target) for p in programs]
+
+
+def _code(program: Program, target: Architecture) -> Code:
+    module = module_of(program, target.target)
+    return Code.of(program, module.to_bytes(), module.shared_bytes)
