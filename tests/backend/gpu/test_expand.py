@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import rlx
 from rlx.backends.gpu.expand.functions import expand_functions
 from rlx.backends.gpu.expand.reductions import expand_reductions
+from rlx.backends.gpu.expand.single import SINGLE
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.functions import FUNCTIONS
@@ -66,9 +68,19 @@ def test_truth_values(kind: str) -> None:
         same(program, expand_reductions(program), x=x, y=np.zeros_like(x))
 
 
-def test_reductions_in_loops_do_not_race() -> None:
+@pytest.mark.parametrize("block", [1, 7, 8, 48, 96, 256])
+def test_reductions_without_warps_keep_their_bits(block: int) -> None:
+    x = np.random.default_rng(block).standard_normal(block).astype(np.float32)
+    for kind in ("block", "scan", "exclusive"):
+        for op in ("add", "max"):
+            program = replace(collective(block, DType.F32, kind, op), warp=1)
+            same(program, expand_reductions(program), x=x, y=np.zeros_like(x))
+
+
+@pytest.mark.parametrize("warp", [1, 32])
+def test_reductions_in_loops_do_not_race(warp: int) -> None:
     x = np.random.default_rng(1).integers(-99, 99, (3, 200)).astype(np.int32)
-    program = kernels.scan()
+    program = replace(kernels.scan(), warp=warp)
     same(program, expand_reductions(program), x=x, y=np.zeros_like(x), m=3, n=200)
 
 
@@ -95,9 +107,12 @@ def arguments(name: str, dtype: Any) -> list[Array]:
     return [np.concatenate([pairs[0], first]).astype(dtype), second.astype(dtype)]
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
-@pytest.mark.parametrize("name", [f for f in FUNCTIONS if f != "sqrt"])
-def test_functions_keep_their_accuracy(name: str, dtype: DType) -> None:
+CASES = [(n, d, True) for n in FUNCTIONS if n != "sqrt" for d in (DType.F32, DType.F64)]
+CASES += [(n, DType.F32, False) for n in SINGLE]
+
+
+@pytest.mark.parametrize(("name", "dtype", "has_f64"), CASES)
+def test_functions_keep_their_accuracy(name: str, dtype: DType, *, has_f64: bool) -> None:
     """Against the op table in f64, which is within a unit of f64 itself; results whose size is
     that of the least numbers may lose digits to underflow."""
     given = arguments(name, dtype.numpy)
@@ -108,7 +123,8 @@ def test_functions_keep_their_accuracy(name: str, dtype: DType) -> None:
     at = b.block_index() * 32 + b.thread
     with b.when(at < count):
         y[at] = b.call(name, *(x[at] for x in inputs))
-    program = expand_functions(b.program(), lambda call: call.function == "sqrt")
+    program = expand_functions(b.program(), lambda call: call.function == "sqrt", has_f64=has_f64)
+    assert has_f64 or all(v.dtype is not DType.F64 for n in program.nodes for v in n.results)
     assert {n.function for n in program.nodes if isinstance(n, ir.Call)} <= {"sqrt"}
     buffers = {f"x{i}": g for i, g in enumerate(given)}
     got = run(program, **buffers, y=np.zeros(count, dtype.numpy))["y"]

@@ -47,3 +47,11 @@ def test_transpose_through_shared_memory(adapter: Adapter) -> None:
     x = normal(37, 50)
     for got, wanted in both(adapter, kernels.transpose(), x=x, y=np.zeros_like(x), m=37, n=50):
         np.testing.assert_array_equal(got, wanted)
+
+
+def test_softmax_by_block_reductions(adapter: Adapter) -> None:
+    """Exponentials are within 2 units on both sides, and a sum of 130 terms is in the same
+    order."""
+    x = normal(5, 130)
+    for got, wanted in both(adapter, kernels.softmax(), x=x, y=np.zeros_like(x), m=5, n=130):
+        np.testing.assert_allclose(got, wanted, rtol=8 * 2.0**-23)

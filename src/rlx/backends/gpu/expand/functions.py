@@ -16,6 +16,7 @@ from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.codegen.math import range_reduction as angles
 from rlx.backends.cpu.codegen.math.elementwise import NATIVE
 from rlx.backends.gpu.expand.rewrite import rewritten
+from rlx.backends.gpu.expand.single import SINGLE
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.nodes import Node, Number
@@ -33,20 +34,29 @@ ISA = SimpleNamespace(has_fma=True, has_scaling=False, maths="precise")
 """What a GPU's arithmetic has of what the functions ask for."""
 
 
-def expand_functions(program: Program, is_native: Callable[[ir.Call], bool]) -> Program:
+def expand_functions(
+    program: Program, is_native: Callable[[ir.Call], bool], *, has_f64: bool = True
+) -> Program:
     """The program with calls of native functions only."""
 
     def rule(b: Builder, node: Node, args: list[Var], loops: int) -> Sequence[Var] | None:
         assert isinstance(node, ir.Call)
         if is_native(node):
             return None
-        if node.accuracy == "fast" and node.function == "tanh":
-            return [_fast_tanh(b, args[0])]
-        return [_function(b, node.function, args)]
+        return [expanded(b, node, args, has_f64=has_f64)]
 
     if all(is_native(n) for n in program.nodes if isinstance(n, ir.Call)):
         return program
     return rewritten(program, (ir.Call,), rule)
+
+
+def expanded(b: Builder, call: ir.Call, args: list[Var], *, has_f64: bool) -> Var:
+    """What a function gives, by arithmetic."""
+    if call.accuracy == "fast" and call.function == "tanh":
+        return _fast_tanh(b, args[0])
+    if not has_f64 and call.function in SINGLE:
+        return SINGLE[call.function](b, *args)
+    return _function(b, call.function, args)
 
 
 def _function(b: Builder, name: str, args: list[Var]) -> Var:

@@ -1,4 +1,5 @@
-"""Reductions and scans by shuffles within warps and shared memory between them.
+"""Reductions and scans by shuffles within warps and shared memory between them, or by shared memory
+alone where there are no warps.
 
 The order is the node's: neighbours first, so the bits are those of the node. The parts of warps go
 through an array of their own; in a loop, where it is used again, a second barrier keeps a fast
@@ -7,6 +8,7 @@ warp from overwriting what a slow one has not read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlx.backends.gpu.expand.rewrite import rewritten
@@ -71,6 +73,8 @@ def _reduced(b: Builder, node: ir.Reduce, x: Var, loops: int) -> Var:
     warp, block = b.made.warp, b.made.block
     if node.scope == "warp":
         return _butterfly(b, node.op, x, node.width)
+    if warp == 1:
+        return _by_shared_memory(b, node.op, x, loops)
     part = _butterfly(b, node.op, x, warp)
     warps = block // warp
     if warps == 1:
@@ -82,6 +86,34 @@ def _reduced(b: Builder, node: ir.Reduce, x: Var, loops: int) -> Var:
     if loops:
         b.barrier()
     return total
+
+
+def _by_shared_memory(b: Builder, op: ReduceOp, x: Var, loops: int) -> Var:
+    """Without warps: some threads combine a run of neighbours each, then every thread their parts:
+    two barriers for a block of any size. In a loop, each of the two arrays is written between
+    barriers that are behind all reads of the last round."""
+    block = b.made.block
+    run = math.gcd(block, RUNS[block.bit_length()]) if block > MAX_TREE else 1
+    memory = b.shared(f"reduce{len(b.made.shared)}", x.dtype, block)
+    memory[b.thread] = x
+    b.barrier()
+    if run > 1:
+        memory, whole = b.shared(f"reduce{len(b.made.shared)}", x.dtype, block // run), memory
+        with b.when(b.thread < block // run):
+            first = b.thread * run
+            memory[b.thread] = _tree(b, op, [whole[first + i] for i in range(run)])
+        b.barrier()
+    total = _tree(b, op, [memory[i] for i in range(block // run)])
+    if loops and run == 1:
+        b.barrier()
+    return total
+
+
+MAX_TREE = 8
+"""Threads whose values each of them combines by itself."""
+RUNS = {bits: 1 << (bits // 2) for bits in range(12)}
+"""The square root of the threads of a block, by their number of bits: as many runs as neighbours
+in each."""
 
 
 def _tree(b: Builder, op: ReduceOp, values: list[Var]) -> Var:
@@ -111,6 +143,8 @@ def _scattered(b: Builder, node: ir.ReduceScatter, held: list[Var]) -> Var:
 def _scanned(b: Builder, node: ir.Scan, x: Var) -> Var:
     """Hillis and Steele's: each step reads one of two arrays and writes the other."""
     group = b.made.block if node.scope == "block" else node.width
+    if group == 1:
+        return x if node.is_inclusive else b.const(_identity(node.op, x.dtype), x.dtype)
     memories = [b.shared(f"scan{len(b.made.shared)}", x.dtype, b.made.block) for _ in range(2)]
     own = b.thread if node.scope == "block" else b.lane % group
     value, turn = x, 0

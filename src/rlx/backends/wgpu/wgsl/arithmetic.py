@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node
+from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.gpu.source.structured import Structured
+from rlx.backends.wgpu.wgsl.rounding import cancelled
 from rlx.backends.wgpu.wgsl.text import (
     BF16,
     BOOL,
@@ -38,8 +40,31 @@ def is_native(call: ir.Call) -> bool:
     return call.accuracy == "fast" and call.function in FAST
 
 
+def function_name(call: ir.Call) -> str:
+    return f"{call.function}_{call.accuracy}"
+
+
 class Arithmetic(Structured):
     """Nodes that compute."""
+
+    language = "WGSL"
+    endless = "loop"
+
+    def constant(self, name: str, kind: str, expression: str) -> str:
+        return f"let {name}: {kind} = {expression};"
+
+    def variable(self, name: str, kind: str, expression: str | None) -> str:
+        return f"var {name}: {kind}{f' = {expression}' if expression is not None else ''};"
+
+    @cached_property
+    def functions(self) -> dict[str, ir.Call]:
+        """The functions that the module has to define, by name, with a call of each."""
+        return {}
+
+    @cached_property
+    def rounded(self) -> frozenset[Value]:
+        """Values that no compiler may see through."""
+        return cancelled(self.program)
 
     def type_name(self, dtype: DType) -> str:
         if dtype is DType.F64 or dtype.is_complex:
@@ -102,7 +127,12 @@ class Arithmetic(Structured):
             return f"{node.op}_f32({a}, {b})"
         if node.op not in ("add", "sub", "mul", "div"):
             raise self.unsupported(node, f"{node.op} of {node.result.dtype}; expand it.")
-        return f"({a} {OPERATORS[node.op]} {b})"
+        if node.args[0] is node.args[1] and node.op in ("sub", "div"):
+            b = f"rounded({b})"
+        return self.rounding(node, f"({a} {OPERATORS[node.op]} {b})")
+
+    def rounding(self, node: Node, made: str) -> str:
+        return f"rounded({made})" if node.result in self.rounded else made
 
     def _wide(self, node: ir.Binary, a: str, b: str) -> str:
         if node.op in ("and", "or", "xor"):
@@ -171,17 +201,21 @@ class Arithmetic(Structured):
         return self.extended(f"{node.op}({x})", dtype)
 
     def call(self, node: ir.Call) -> str:
-        (x,) = self.operands(node)
+        given = self.operands(node)
         if node.function == "reciprocal":
-            return f"(1f / {x})"
-        if not is_native(node):
-            raise self.unsupported(node, f"{node.function}; expand functions first.")
-        return f"{FAST[node.function]}({x})"
+            return f"(1f / {given[0]})"
+        if is_native(node):
+            return f"{FAST[node.function]}({given[0]})"
+        if node.result.dtype is not F32:
+            raise self.unsupported(node, f"{node.function} of {node.result.dtype}; use f32.")
+        name = function_name(node)
+        self.functions.setdefault(name, node)
+        return f"{name}({', '.join(given)})"
 
     def fma(self, node: ir.Fma) -> str:
         if node.result.dtype is not F32:
             raise self.unsupported(node, f"fma of {node.result.dtype}; convert it.")
-        return f"fma({', '.join(self.operands(node))})"
+        return self.rounding(node, f"fma({', '.join(self.operands(node))})")
 
     def select(self, node: ir.Select) -> str:
         condition, yes, no = self.all(node.args)

@@ -1,8 +1,8 @@
 """SIMT programs as WGSL modules.
 
-Reductions and functions that WGSL lacks are expanded before. What needs warps, clusters, tiles or
-copies that threads do not wait for is refused: a machine with `warp=1` and without capabilities
-has schedules that do not use them.
+Reductions are expanded before, and functions that WGSL lacks are functions of the module. What
+needs warps, clusters, tiles or copies that threads do not wait for is refused: a machine with
+`warp=1` and without capabilities has schedules that do not use them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
-from rlx.backends.gpu.expand.functions import expand_functions
 from rlx.backends.gpu.expand.reductions import expand_reductions
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node
 from rlx.backends.gpu.simt.program import Program, Scalar
-from rlx.backends.wgpu.wgsl.arithmetic import is_native
+from rlx.backends.wgpu.wgsl.functions import definitions
 from rlx.backends.wgpu.wgsl.helpers import called
 from rlx.backends.wgpu.wgsl.memory import Memory
 from rlx.backends.wgpu.wgsl.module import Argument, Module, Target
@@ -26,30 +25,21 @@ from rlx.backends.wgpu.wgsl.text import F32, I32, U32, WIDE
 
 def module_of(program: Program, target: Target | None = None) -> Module:
     """A verified program as a module."""
-    printer = _Printer(printable(program), target or Target())
+    printer = Printer(printable(program), target or Target())
     return printer.module()
 
 
 def printable(program: Program) -> Program:
     """The program in nodes that WGSL has."""
-    return expand_reductions(expand_functions(program, is_native))
+    return expand_reductions(program)
 
 
-class _Printer(Memory):
+class Printer(Memory):
     """One module."""
-
-    language = "WGSL"
-    endless = "loop"
 
     def __init__(self, program: Program, target: Target) -> None:
         super().__init__(program)
         self.target = target
-
-    def constant(self, name: str, kind: str, expression: str) -> str:
-        return f"let {name}: {kind} = {expression};"
-
-    def variable(self, name: str, kind: str, expression: str | None) -> str:
-        return f"var {name}: {kind}{f' = {expression}' if expression is not None else ''};"
 
     def statements(self) -> dict[type[Node], Callable[[Any], None]]:
         return {
@@ -75,16 +65,14 @@ class _Printer(Memory):
         for number, scalar in enumerate(program.scalars):
             self.held[scalar.value] = self._argument(number, scalar)
         self.nodes(program.body)
-        body = [*self._tables(), *self.shared_lines(), *self._kernel()]
+        body = [*self.table_lines(), *self.shared_lines(), *self._kernel()]
+        body = [*definitions(self.functions.values()), *body]
         buffers = tuple(Argument(b.name, b.dtype) for b in program.buffers)
         scalars = tuple(Argument(s.name, s.value.dtype) for s in program.scalars)
         text = "\n".join([*called(body), *body, ""])
         accesses = tuple(a for a in self.accesses if not a.is_shared)
         name = _identifier(program.name)
         return Module(name, program.block, buffers, scalars, accesses, "", text, self.shared_bytes)
-
-    def _tables(self) -> list[str]:
-        return self.table_lines()
 
     def _check(self) -> None:
         program = self.program
