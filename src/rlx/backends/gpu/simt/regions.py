@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Value, attr_names
+from rlx.backends.gpu.simt.nodes import BinaryOp, Node, Number, Region, Type, Value, attr_names
 from rlx.backends.gpu.simt.program import Program
-from rlx.core.dtype import DType
 
 PURE = frozenset((
     ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,
@@ -17,11 +17,15 @@ PURE = frozenset((
 """Nodes that depend on nothing but their arguments, whoever executes them and when."""
 
 
+Key: TypeAlias = tuple[object, ...]
+"""Of a pure node: equal ones have equal keys."""
+
+
 @dataclass(slots=True)
 class _Open:
     params: tuple[Value, ...]
     nodes: list[Node] = field(default_factory=list[Node])
-    known: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
+    known: dict[Key, Node] = field(default_factory=dict[Key, Node])
 
 
 class OpenRegions:
@@ -71,9 +75,9 @@ class OpenRegions:
         nodes = self._stack[-1].nodes
         return nodes.pop() if nodes else None
 
-    def known(self, key: tuple[object, ...]) -> Node | None:
+    def known(self, key: Key) -> Node | None:
         """The node of a key that is visible here."""
-        for region in reversed(self._stack):
+        for region in self._stack[::-1]:
             found = region.known.get(key)
             if found is not None:
                 return found
@@ -85,12 +89,16 @@ class OpenRegions:
             return self.add(node)
         key = _key(node)
         found = self.known(key)
-        if found is not None:
-            return found
-        if isinstance(node, ir.Const):
-            self._numbers[node.result] = node.value
-        self._stack[-1].known[key] = node
-        return self.add(node)
+        return self.remember(key, node) if found is None else found
+
+    def remember(self, key: Key, node: Node) -> Node:
+        """Append a pure node, which is known by its key from now on."""
+        if type(node) is ir.Const:
+            self._numbers[node.results[0]] = node.value
+        region = self._stack[-1]
+        region.known[key] = node
+        region.nodes.append(node)
+        return node
 
     def number_of(self, value: Value) -> Number | None:
         """The number, where the value is a constant."""
@@ -113,12 +121,12 @@ class OpenRegions:
         return 0 if is_nothing else None
 
 
-def const_key(value: Number, dtype: DType) -> tuple[object, ...]:
-    """That of a number's node."""
-    return ir.Const, (), 1, dtype, repr(value)
+def key_of(kind: type[Node], args: tuple[Value, ...], made: Type, *said: str) -> Key:
+    """That of a pure node of one result; its attributes as they are in keys."""
+    return kind, args, 1, made, *said
 
 
-def _key(node: Node) -> tuple[object, ...]:
+def _key(node: Node) -> Key:
     """Of pure nodes, which have one result, or one type of all. Numbers are told apart by their
     text: 1, 1.0 and True are equal, as are zeros of both signs."""
     kind, results = type(node), node.results

@@ -11,7 +11,7 @@ import numpy as np
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Number, Value
-from rlx.backends.gpu.simt.regions import OpenRegions, const_key, is_number
+from rlx.backends.gpu.simt.regions import OpenRegions, is_number, key_of
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -27,10 +27,11 @@ class ThreadBuilder(OpenRegions):
 
     def const(self, value: Number, dtype: DType) -> Var:
         held = _in_range(value, dtype)
-        found = self.known(const_key(held, dtype))  # most numbers come again and again
-        if found is not None:
-            return Var(self, found.result)
-        return self.value(ir.Const(value=held, results=(Value(dtype),)))
+        key = key_of(ir.Const, (), dtype, repr(held))
+        node = self.known(key)  # most numbers come again and again
+        if node is None:
+            node = self.remember(key, ir.Const(value=held, results=(Value(dtype),)))
+        return Var(self, node.results[0])
 
     def like(self, value: Var | Number, other: Var) -> Var:
         """A number in the dtype of a value beside it; values as they are."""
@@ -84,21 +85,26 @@ class ThreadBuilder(OpenRegions):
             return Var(self, short) if isinstance(short, Value) else self.const(short, a.dtype)
         if op == "add" and a.dtype.is_integer:
             return self._integer_sum(a, b)
-        return self.value(ir.Binary(op=op, args=(a.value, b.value), results=(Value(a.dtype),)))
+        return self._binary(op, a.value, b.value)
+
+    def _binary(self, op: ir.BinaryOp, a: Value, b: Value) -> Var:
+        args, dtype = (a, b), a.dtype
+        key = key_of(ir.Binary, args, dtype, op)
+        node = self.known(key)
+        if node is None:
+            node = self.remember(key, ir.Binary(op=op, args=args, results=(Value(dtype),)))
+        return Var(self, node.results[0])
 
     def _integer_sum(self, a: Var, b: Var) -> Var:
         """Numbers are added last: indices that differ by a number share the rest, and their
         addresses are one and an offset. Integers wrap, so the order does not matter."""
         (x, m), (y, n) = self._addend(a), self._addend(b)
         if m == 0 and n == 0:
-            args = (a.value, b.value)
-            return self.value(ir.Binary(op="add", args=args, results=(Value(a.dtype),)))
+            return self._binary("add", a.value, b.value)
         if x is None or y is None:
             root = x or y
             assert root is not None
-            number = self.const(m + n, a.dtype)
-            made = ir.Binary(op="add", args=(root, number.value), results=(Value(a.dtype),))
-            total = self.value(made)
+            total = self._binary("add", root, self.const(m + n, a.dtype).value)
             self.addends[total.value] = (root, m + n)
             return total
         return self.binary(
@@ -134,8 +140,12 @@ class ThreadBuilder(OpenRegions):
         return self.value(made)
 
     def fma(self, a: Var, b: Var | Number, c: Var | Number) -> Var:
-        args = (a, self.like(b, a), self.like(c, a))
-        return self.value(ir.Fma(args=tuple(v.value for v in args), results=(Value(a.dtype),)))
+        args, dtype = (a.value, self.like(b, a).value, self.like(c, a).value), a.dtype
+        key = key_of(ir.Fma, args, dtype)
+        node = self.known(key)
+        if node is None:
+            node = self.remember(key, ir.Fma(args=args, results=(Value(dtype),)))
+        return Var(self, node.results[0])
 
     def select(self, condition: Var, yes: Var, no: Var) -> Var:
         if yes.value is no.value:
