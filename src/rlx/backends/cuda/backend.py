@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from rlx.backends.base import Missing
-from rlx.backends.cuda.assemble import print_code
-from rlx.backends.cuda.context import found_devices
-from rlx.backends.cuda.device import CudaDevice
+from rlx.backends.cuda.context import check, found_devices
 from rlx.backends.cuda.library import open_library
 from rlx.backends.cuda.machine import GENERATIONS, HOPPER, architecture_of, machine_of
 from rlx.backends.cuda.ptx.architecture import Architecture
@@ -23,6 +21,7 @@ from rlx.core.errors import Error
 from rlx.core.tune import Tune
 
 if TYPE_CHECKING:
+    from rlx.backends.cuda.device import CudaDevice
     from rlx.backends.gpu.simt.program import Program
 
 
@@ -100,6 +99,8 @@ class CudaBackend(GpuBackend):
         found = self._compiled_for
         if found is None:
             return self.device().assemble(programs)
+        from rlx.backends.cuda.assemble import print_code
+
         return [print_code(p, found) for p in programs]
 
 
@@ -108,8 +109,15 @@ def _open(number: int) -> None:
     lock of the interpreter: modules are imported, and programs read or compiled, meanwhile. An
     error is whoever's who needs the device."""
     with suppress(Error):
+        check(open_library(), "cuInit", 0)
         _DEVICES[number].open()
 
 
-_DEVICES = Devices(CudaDevice)
+def _device(number: int) -> CudaDevice:
+    from rlx.backends.cuda.device import CudaDevice
+
+    return CudaDevice(number)
+
+
+_DEVICES = Devices(_device)
 backend = CudaBackend()

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlx.backends.base import KernelBackend, Serializer, Steps
 from rlx.backends.gpu.device import VECTOR_BYTES, Code, Device
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.runtime.program import GpuProgram
-from rlx.backends.gpu.runtime.routine import Artefact
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
@@ -26,6 +24,8 @@ from rlx.ir.lir import LirModule
 if TYPE_CHECKING:
     from rlx.backends.gpu.code import Assembled
     from rlx.backends.gpu.kernels import GpuKernels
+    from rlx.backends.gpu.runtime.program import GpuProgram
+    from rlx.backends.gpu.runtime.routine import Artefact
     from rlx.backends.gpu.runtime.timed import TimedProgram
     from rlx.backends.gpu.search import Search
     from rlx.backends.gpu.simt.program import Program
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 
-class GpuBackend(KernelBackend["tuple[Program, ...]", Artefact]):
+class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     """Kernels as SIMT programs, on one device."""
 
     has_devices: ClassVar[bool] = True
@@ -149,6 +149,8 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", Artefact]):
         return replace(artefact, codegen_spans=made.spans)
 
     def load(self, artefact: Artefact) -> GpuProgram:
+        from rlx.backends.gpu.runtime.program import GpuProgram
+
         return GpuProgram(artefact, self.device())
 
     def serializer(self) -> Serializer[GpuProgram]:
@@ -198,7 +200,7 @@ def device_number(variant: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files(Serializer[GpuProgram]):
+class _Files(Serializer["GpuProgram"]):
     """Programs in files: code for one architecture, which nothing has to compile again."""
 
     backend: GpuBackend

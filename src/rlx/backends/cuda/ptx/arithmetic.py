@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, F32, F64, Text, bits_of, kind_of, literal
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
+from rlx.backends.gpu.simt.nodes import Value
 from rlx.core.dtype import DType
 
 ROUNDINGS = {"floor": "rmi", "ceil": "rpi", "trunc": "rzi", "round": "rni"}
@@ -269,30 +267,6 @@ class Arithmetic(Text):
         if node.of == "lane":
             return self.let(I32, "and.b32", thread, str(warp - 1))
         return self.let(I32, "shr.u32", thread, str(warp.bit_length() - 1))
-
-    def computed(self, node: Node) -> Sequence[str] | None:
-        """The registers of a node that only computes; None where it does more."""
-        rule = self.rules.get(type(node))
-        if rule is None:
-            return None
-        made = rule(node)
-        return [made] if isinstance(made, str) else made
-
-    @cached_property
-    def rules(self) -> dict[type[Node], Callable[[Any], str | Sequence[str]]]:
-        """How each kind of node that only computes is printed."""
-        return {
-            ir.Const: self.const,
-            ir.Position: self.position,
-            ir.Binary: self.binary,
-            ir.Compare: self.compare,
-            ir.Unary: self.unary,
-            ir.Call: self.call,
-            ir.Fma: self.fma,
-            ir.Select: self.select,
-            ir.Convert: self.convert,
-            ir.Bitcast: self.bitcast,
-        }
 
 
 def _instruction(node: ir.Call) -> str:

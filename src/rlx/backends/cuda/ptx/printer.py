@@ -6,7 +6,7 @@ common subexpressions, address arithmetic and register allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlx.backends.cuda.ptx.architecture import Architecture
@@ -60,42 +60,6 @@ class _Printer(Groups):
     def __init__(self, program: Program, target: Architecture) -> None:
         super().__init__(program)
         self.target = target
-        self.many: dict[type[Node], Callable[[Any], Sequence[str]]] = {
-            ir.Load: self.load,
-            ir.SharedLoad: self.shared_load,
-            ir.TileFill: self.tile_fill,
-            ir.TileLoad: self.tile_load,
-            ir.TileMul: self.tile_mul,
-            ir.WarpgroupMul: self.warpgroup_mul,
-            ir.TileElements: self.tile_elements,
-            ir.TilePack: self.tile_pack,
-            ir.TilePlace: self.tile_place,
-            ir.TableLoad: lambda node: [self.table_load(node)],
-            ir.Shuffle: lambda node: [self.shuffle(node)],
-        }
-        self.effects: dict[type[Node], Callable[[Any], None]] = {
-            ir.Store: self.store,
-            ir.Atomic: self.atomic,
-            ir.SharedStore: self.shared_store,
-            ir.TileStore: self.tile_store,
-            ir.Barrier: self.barrier,
-            ir.AsyncCopy: self.async_copy,
-            ir.AsyncCommit: self.async_commit,
-            ir.AsyncWait: self.async_wait,
-            ir.MbarrierInit: self.mbarrier_init,
-            ir.MbarrierArrive: self.mbarrier_arrive,
-            ir.MbarrierWait: self.mbarrier_wait,
-            ir.BulkCopy: self.bulk_copy,
-            ir.Push: self.push,
-            ir.WarpgroupWait: self.warpgroup_wait,
-            ir.RegisterLimit: self.register_limit,
-            ir.ProxyFence: lambda node: self.do("fence.proxy.async.shared::cta"),
-            ir.ReleaseDependents: lambda node: self.do("griddepcontrol.launch_dependents"),
-            ir.WaitDependencies: lambda node: self.do("griddepcontrol.wait"),
-            ir.For: self.loop,
-            ir.If: self.branch,
-            ir.While: self.repeat,
-        }
 
     def module(self) -> str:
         self._check()
@@ -186,17 +150,19 @@ class _Printer(Groups):
 
     def nodes(self, region: Region) -> None:
         for node in region.nodes:
-            effect = self.effects.get(type(node))
-            if effect is not None:
-                effect(node)
-                continue
-            self._results(node)
+            kind = type(node)
+            if (register := ONE.get(kind)) is not None:
+                self.held[node.results[0]] = [register(self, node)]
+            elif (effect := EFFECTS.get(kind)) is not None:
+                effect(self, node)
+            else:
+                self._several(node)
 
-    def _results(self, node: Node) -> None:
-        several = self.many.get(type(node))
-        made = self.computed(node) if several is None else several(node)
-        if made is None:
+    def _several(self, node: Node) -> None:
+        rule = MANY.get(type(node))
+        if rule is None:
             raise self.unsupported(f"{type(node).__name__}; expand it")
+        made = rule(self, node)
         if len(node.results) == 1:
             self.held[node.result] = list(made)
             return
@@ -271,3 +237,58 @@ class _Printer(Groups):
         self.mark(end)
         for result, param in zip(node.results, test.params):
             self.held[result] = self.held[param]
+
+
+# Tables of functions rather than of methods: a printer that holds its own methods is a cycle, which
+# only the garbage collector frees, with all values and lines of its program.
+ONE: Mapping[type[Node], Callable[[_Printer, Any], str]] = {
+    ir.Const: _Printer.const,
+    ir.Position: _Printer.position,
+    ir.Binary: _Printer.binary,
+    ir.Compare: _Printer.compare,
+    ir.Unary: _Printer.unary,
+    ir.Call: _Printer.call,
+    ir.Fma: _Printer.fma,
+    ir.Convert: _Printer.convert,
+    ir.Bitcast: _Printer.bitcast,
+    ir.TableLoad: _Printer.table_load,
+    ir.Shuffle: _Printer.shuffle,
+}
+"""How nodes whose result is one register are printed."""
+MANY: Mapping[type[Node], Callable[[_Printer, Any], Sequence[str]]] = {
+    ir.Select: _Printer.select,
+    ir.Load: _Printer.load,
+    ir.SharedLoad: _Printer.shared_load,
+    ir.TileFill: _Printer.tile_fill,
+    ir.TileLoad: _Printer.tile_load,
+    ir.TileMul: _Printer.tile_mul,
+    ir.WarpgroupMul: _Printer.warpgroup_mul,
+    ir.TileElements: _Printer.tile_elements,
+    ir.TilePack: _Printer.tile_pack,
+    ir.TilePlace: _Printer.tile_place,
+}
+"""The same of several registers: those of one result, or one of each."""
+EFFECTS: Mapping[type[Node], Callable[[_Printer, Any], None]] = {
+    ir.Store: _Printer.store,
+    ir.Atomic: _Printer.atomic,
+    ir.SharedStore: _Printer.shared_store,
+    ir.TileStore: _Printer.tile_store,
+    ir.Barrier: _Printer.barrier,
+    ir.AsyncCopy: _Printer.async_copy,
+    ir.AsyncCommit: _Printer.async_commit,
+    ir.AsyncWait: _Printer.async_wait,
+    ir.MbarrierInit: _Printer.mbarrier_init,
+    ir.MbarrierArrive: _Printer.mbarrier_arrive,
+    ir.MbarrierWait: _Printer.mbarrier_wait,
+    ir.BulkCopy: _Printer.bulk_copy,
+    ir.Push: _Printer.push,
+    ir.WarpgroupWait: _Printer.warpgroup_wait,
+    ir.RegisterLimit: _Printer.register_limit,
+    ir.ProxyFence: lambda printer, node: printer.do("fence.proxy.async.shared::cta"),
+    ir.ReleaseDependents: lambda printer, node: printer.do("griddepcontrol.launch_dependents"),
+    ir.WaitDependencies: lambda printer, node: printer.do("griddepcontrol.wait"),
+    ir.For: _Printer.loop,
+    ir.If: _Printer.branch,
+    ir.While: _Printer.repeat,
+}
+"""How nodes without a result, or with regions, are printed."""

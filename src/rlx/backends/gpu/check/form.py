@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from rlx.backends.gpu.check.signatures import distinct_nodes
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node, TileType, attr_names
 from rlx.backends.gpu.simt.program import Program
@@ -43,7 +44,7 @@ REGIONS: dict[type[Node], int] = {ir.For: 1, ir.If: 2, ir.While: 2}
 
 
 def form_faults(program: Program) -> Iterator[Fault]:
-    for node in program.nodes:
+    for node in distinct_nodes(program.body):
         why = _counts(node) or _attributes(node)
         if why is None and type(node) in FLAGGED:
             why = _flags(node)

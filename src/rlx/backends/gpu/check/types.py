@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rlx.backends.gpu.check.signatures import distinct_nodes
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.functions import FLOATS, FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Region, TileType, Type, Value
@@ -39,7 +41,7 @@ def _region(region: Region, outside: set[Value], owner: Node | None) -> Iterator
 
 def type_faults(program: Program) -> Iterator[Fault]:
     types = _Types(program)
-    for node in program.nodes:
+    for node in distinct_nodes(program.body):
         why = types.fault(node)
         if why:
             yield node, why
@@ -54,14 +56,10 @@ class _Types:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._rules: dict[type[Node], Callable[[Any], str | None] | None] = {}
 
     def fault(self, node: Node) -> str | None:
-        kind = type(node)
-        if kind not in self._rules:
-            self._rules[kind] = getattr(self, f"_{kind.__name__}", None)
-        rule = self._rules[kind]
-        return rule(node) if rule is not None else None
+        rule = _rule(type(node))
+        return rule(self, node) if rule is not None else None
 
     def _same(self, node: Node, count: int, result: Type | None = None) -> str | None:
         types = [a.type for a in node.args]
@@ -362,3 +360,9 @@ class _Types:
         if len(elements) != count or any(e.type is not kind.dtype for e in elements):
             return f"a thread holds {count} of {kind.dtype}, and here are {len(elements)}."
         return None
+
+
+@functools.cache
+def _rule(kind: type[Node]) -> Callable[[_Types, Any], str | None] | None:
+    """That of a kind of node, if there is something to check."""
+    return getattr(_Types, f"_{kind.__name__}", None)
