@@ -21,7 +21,7 @@ from rlx.core import sections
 from rlx.core.disk_cache import Cache
 from rlx.fuzz.generate import grow
 from rlx.runtime.compile_record import Record, recorded
-from rlx.runtime.session import Session, comes_with_rlx, request_key
+from rlx.runtime.session import Session, comes_with_rlx, entry_key, request_key
 
 pytest.importorskip("llvmlite")
 F32 = np.float32
@@ -155,14 +155,14 @@ def test_a_request_is_all_that_a_compile_depends_on() -> None:
     other = rlx.Graph("dynamic")
     other.set_outputs([other.input("x", rlx.Shape([4]))])
     keys = [
-        request_key(graph, target, plain, "cpu avx2"),
-        request_key(graph, target, plain, "cpu sse2"),
-        request_key(graph, target, rlx.FusionOptions(skip_fusion=True), "cpu avx2"),
-        request_key(graph, rlx.Target.of("cuda"), plain, "cpu avx2"),
-        request_key(other, target, plain, "cpu avx2"),
+        entry_key(request_key(graph, target, plain), "cpu avx2"),
+        entry_key(request_key(graph, target, plain), "cpu sse2"),
+        entry_key(request_key(graph, target, rlx.FusionOptions(skip_fusion=True)), "cpu avx2"),
+        entry_key(request_key(graph, rlx.Target.of("cuda"), plain), "cpu avx2"),
+        entry_key(request_key(other, target, plain), "cpu avx2"),
     ]
     assert len(set(keys)) == len(keys)
-    assert keys[0] == request_key(dynamic(), target, plain, "cpu avx2")
+    assert keys[0] == entry_key(request_key(dynamic(), target, plain), "cpu avx2")
 
 
 def test_ops_of_the_program_are_not_kept_beyond_it(tmp_path: Path) -> None:

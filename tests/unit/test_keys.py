@@ -27,7 +27,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.plan.planner import plan_module
 from rlx.runtime import session
-from rlx.runtime.session import Session, request_key
+from rlx.runtime.session import Session, entry_key, request_key
 
 CPU = Target.of("cpu")
 BASE: dict[str, Any] = {
@@ -233,7 +233,8 @@ def test_instruction_set_and_version_are_in_the_keys(monkeypatch: pytest.MonkeyP
     identities = {CpuBackend(variant=name).identity for name in ISAS}
     assert len(identities) == len(ISAS)
     graph, lir = built(), plan_module(built(), CPU)
-    assert len({request_key(graph, CPU, FusionOptions(), i) for i in identities}) == len(ISAS)
+    key = request_key(graph, CPU, FusionOptions())
+    assert len({entry_key(key, i) for i in identities}) == len(ISAS)
     before = request(graph), lir.fingerprint
     monkeypatch.setattr(session, "__version__", "9")
     monkeypatch.setattr(fingerprints, "__version__", "9")

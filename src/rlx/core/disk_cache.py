@@ -97,6 +97,10 @@ class Cache:
                 os.utime(path, ns=(time.time_ns(), seen.st_mtime_ns))
         return found
 
+    def has(self, prefix: str) -> bool:
+        """Is there an entry, good or not, whose key begins like this?"""
+        return any(p.name.startswith(prefix) for p in self._files())
+
     def _opened(self, path: Path, descriptor: int, key: str) -> Sections | None:
         try:
             found = Sections.read(HeldFile(str(path), descriptor))

@@ -191,7 +191,7 @@ class Session:
         wanted = FusionOptions() if options is None else options
         if not isinstance(wanted, FusionOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Error(f"expected a FusionOptions, got {type(wanted).__name__}.")
-        key = request_key(model, self.target, wanted, self.backend.identity)
+        key = request_key(model, self.target, wanted)
         made = None if self.dump is not None else self._made.get(key)
         if made is None:
             with gc_paused():
@@ -217,11 +217,13 @@ class Session:
         files, cache = self.backend.serializer(), self.cache
         if files is None or cache is None or not comes_with_rlx(model):
             return self._compiled(model, options)
-        name = key_of(KIND, key)
-        found = self._opened(files, cache, name)
+        is_kept = cache.has(entry_prefix(key))  # what is not need not wait to identify the device
+        found = (
+            self._opened(files, cache, entry_key(key, self.backend.identity)) if is_kept else None
+        )
         if found is None:
             found = self._compiled(model, options)
-            self._store(files, cache, name, found)
+            self._store(files, cache, entry_key(key, self.backend.identity), found)
         return found
 
     def _compiled(self, model: Any, options: FusionOptions) -> _Made:
@@ -290,11 +292,23 @@ def _default(*, has_like: bool) -> str:
     return "reference"
 
 
-def request_key(model: Any, target: Target, options: FusionOptions, identity: str = "") -> str:
-    """A hash of all that a compile depends on: input graph, options, target and version, and what
-    the code depends on beside them."""
-    parts = [_digest(model), options.text(), target.digest(), identity, __version__]
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+def request_key(model: Any, target: Target, options: FusionOptions) -> str:
+    """A hash of all that a plan depends on: input graph, options, target and version."""
+    return _hash(repr([_digest(model), options.text(), target.digest(), __version__]))
+
+
+def entry_prefix(key: str) -> str:
+    """What the keys of all entries of a request begin with."""
+    return key_of(KIND, key)
+
+
+def entry_key(key: str, identity: str) -> str:
+    """Of the entry of a request: its code depends on the backend's identity beside the plan."""
+    return f"{entry_prefix(key)}-{_hash(identity)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _digest(model: Any) -> str:
