@@ -43,11 +43,16 @@ MAKERS = frozenset((
 """Nodes whose results do not vary just as their arguments do."""
 
 
-class Uniformity:
-    """The analysis of one program: of its values, and of the control flow around its nodes."""
+LOADS = (ir.Load, ir.SharedLoad)
 
-    def __init__(self, program: Program) -> None:
+
+class Uniformity:
+    """The analysis of one program: of its values, and of the control flow around its nodes. Where
+    memory is not trusted, as compilers do not, what is loaded differs between threads."""
+
+    def __init__(self, program: Program, *, trusts_memory: bool = True) -> None:
         self.program = program
+        self._trusts_memory = trusts_memory
         self.values: dict[Value, Varies] = {s.value: Varies.GRID for s in program.scalars}
         self.control: dict[Node, Varies] = {}
         """How far threads agree whether, and how often, they execute a node."""
@@ -66,6 +71,8 @@ class Uniformity:
             self.control[node] = control
             if not node.regions:
                 made = self._made(node) if type(node) in MAKERS else self.of(node.args)
+                if not self._trusts_memory and isinstance(node, LOADS):
+                    made = Varies.THREAD
                 self._set(node.results, made)
                 continue
             match node:
