@@ -67,13 +67,15 @@ class Uniformity:
         return most
 
     def _region(self, region: Region, control: Varies) -> None:
+        values = self.values
         for node in region.nodes:
             self.control[node] = control
             if not node.regions:
                 made = self._made(node) if type(node) in MAKERS else self.of(node.args)
                 if not self._trusts_memory and isinstance(node, LOADS):
                     made = Varies.THREAD
-                self._set(node.results, made)
+                for value in node.results:
+                    values[value] = made
                 continue
             match node:
                 case ir.For():
@@ -84,10 +86,6 @@ class Uniformity:
                     self._if(node, control)
                 case _:
                     raise AssertionError(f"{type(node).__name__} has regions")
-
-    def _set(self, values: Iterable[Value], level: Varies) -> None:
-        for value in values:
-            self.values[value] = level
 
     def _made(self, node: Node) -> Varies:
         given = self.of(node.args)
