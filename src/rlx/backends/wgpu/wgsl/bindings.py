@@ -129,17 +129,18 @@ class _Function:
         return self.access.width * self.dtype.itemsize * 8
 
     def lines(self) -> Iterator[str]:
+        """It returns at its end alone: compilers that inline functions turn other returns into
+        loops, in which one adapter was caught for minutes."""
         access, kind = self.access, word_type(self._words)
         is_load = access.kind == "load"
         given = ["i: i32", *(["v: " + kind] if not is_load else [])]
         given += ["mask: bool"] if access.is_masked else []
-        returns = f" -> {kind}" if is_load else ""
-        yield f"fn {access.function}({', '.join(given)}){returns} {{"
-        if access.is_masked:
-            yield f"if (!mask) {{ return{f' {kind}()' if is_load else ''}; }}"
-        yield f"let e = {self.first}u32(i);"
-        yield f"let w = {self._word()};"
-        yield from self._body()
+        yield f"fn {access.function}({', '.join(given)}){f' -> {kind}' if is_load else ''} {{"
+        yield from [f" var r: {kind};"] if is_load else []
+        yield from [" if (mask) {"] if access.is_masked else []
+        yield from (f" {line}" for line in self._body())
+        yield from [" }"] if access.is_masked else []
+        yield from [" return r;"] if is_load else []
         yield "}"
 
     def _word(self) -> str:
@@ -150,6 +151,8 @@ class _Function:
         return "e" if size == WORD_BYTES else f"e << {(size // WORD_BYTES).bit_length() - 1}u"
 
     def _body(self) -> Iterator[str]:
+        yield f"let e = {self.first}u32(i);"
+        yield f"let w = {self._word()};"
         match self.access.kind:
             case "load":
                 yield from self._load()
@@ -163,21 +166,21 @@ class _Function:
     def _load(self) -> Iterator[str]:
         if self.access.is_partial(self.dtype):
             mask = (1 << self._bits) - 1
-            yield f"return ({self._one('w')} >> {self._shift()}) & {mask:#x}u;"
+            yield f"r = ({self._one('w')} >> {self._shift()}) & {mask:#x}u;"
         elif self.array.unit >= self._words:
             yield from self._part_of_unit()
         else:
             step = self.array.unit
             parts = [self._one(_plus("w", i)) for i in range(0, self._words, step)]
-            yield f"return {word_type(self._words)}({', '.join(parts)});"
+            yield f"r = {word_type(self._words)}({', '.join(parts)});"
 
     def _part_of_unit(self) -> Iterator[str]:
         """As many words as an element of the binding has, or some of them."""
         if self._words == 2 and self.array.unit == 4:
             yield f"let u = {self.array.at('w')};"
-            yield "return select(u.xy, u.zw, (w & 2u) != 0u);"
+            yield "r = select(u.xy, u.zw, (w & 2u) != 0u);"
         else:
-            yield f"return {self._one('w')};"
+            yield f"r = {self._one('w')};"
 
     def _one(self, word: str) -> str:
         """An element of the binding, or the word of it, where one is asked for."""

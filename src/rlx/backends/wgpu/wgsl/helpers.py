@@ -23,24 +23,21 @@ HELPERS: dict[str, str] = {
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
     "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) || is_nan(x)); }",
     "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) || is_nan(x)); }",
-    # 2¹¹² brings the exponent of f16 to that of f32; where the value is denormal, adding ½ · 2⁻²³
-    # leaves its bits, rounded, in the low ones
+    # below 2⁻¹⁴ the digits are shifted to multiples of 2⁻²⁴; above, the exponent is moved by 112
     "f16_bits": """fn f16_bits(x: f32) -> u32 {
  let bits = bitcast<u32>(x);
  let size = bits & 0x7fffffffu;
- let sign = (bits >> 16u) & 0x8000u;
- if (size > 0x7f800000u) { return sign | 0x7e00u; }
- if (size >= 0x47800000u) { return sign | 0x7c00u; }
- if (size < 0x38800000u) {
-  let shift = min(126u - (size >> 23u), 31u);
-  let full = (size & 0x7fffffu) | 0x800000u;
-  let kept = full >> shift;
-  let lost = full & ((1u << shift) - 1u);
-  let half = 1u << (shift - 1u);
-  let up = (lost > half) || (lost == half && (kept & 1u) == 1u);
-  return sign | (kept + select(0u, 1u, up));
- }
- return sign | ((size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u);
+ let shift = min(126u - min(size >> 23u, 112u), 31u);
+ let full = (size & 0x7fffffu) | 0x800000u;
+ let kept = full >> shift;
+ let lost = full & ((1u << shift) - 1u);
+ let half = 1u << (shift - 1u);
+ let up = lost > half || (lost == half && (kept & 1u) == 1u);
+ let normal = (size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u;
+ var made = select(normal, kept + select(0u, 1u, up), size < 0x38800000u);
+ made = select(made, 0x7c00u, size >= 0x47800000u);
+ made = select(made, 0x7e00u, size > 0x7f800000u);
+ return ((bits >> 16u) & 0x8000u) | made;
 }""",
     "f16_value": "fn f16_value(bits: u32) -> f32 { return unpack2x16float(bits).x; }",
     "to_f16": "fn to_f16(x: f32) -> f32 { return f16_value(f16_bits(x)); }",

@@ -1,5 +1,6 @@
 """Integers of 64 bits as two words, `vec2<u32>(low, high)`: exact, and wrapping as they do.
 
+No function has a second return, which compilers that inline functions turn into a loop.
 Names end in i for signed and in u for unsigned where that makes a difference.
 """
 
@@ -41,40 +42,40 @@ WIDE_HELPERS: dict[str, str] = {
     "min64i": f"fn min64i(a: {V}, b: {V}) -> {V} {{ return select(b, a, lt64i(a, b)); }}",
     "max64i": f"fn max64i(a: {V}, b: {V}) -> {V} {{ return select(a, b, lt64i(a, b)); }}",
     "shl64": f"""fn shl64(a: {V}, b: {V}) -> {V} {{
- let n = b.x & 63u;
- if (n == 0u) {{ return a; }}
- if (n >= 32u) {{ return {V}(0u, a.x << (n - 32u)); }}
- return {V}(a.x << n, (a.y << n) | (a.x >> (32u - n)));
+ let n = b.x & 31u;
+ let low = a.x << n;
+ let high = (a.y << n) | ((a.x >> 1u) >> (31u - n));
+ return select({V}(low, high), {V}(0u, low), (b.x & 32u) != 0u);
 }}""",
     "shr64u": f"""fn shr64u(a: {V}, b: {V}) -> {V} {{
- let n = b.x & 63u;
- if (n == 0u) {{ return a; }}
- if (n >= 32u) {{ return {V}(a.y >> (n - 32u), 0u); }}
- return {V}((a.x >> n) | (a.y << (32u - n)), a.y >> n);
+ let n = b.x & 31u;
+ let low = (a.x >> n) | ((a.y << 1u) << (31u - n));
+ let high = a.y >> n;
+ return select({V}(low, high), {V}(high, 0u), (b.x & 32u) != 0u);
 }}""",
     "shr64i": f"""fn shr64i(a: {V}, b: {V}) -> {V} {{
- let n = b.x & 63u;
- let high = bitcast<i32>(a.y);
- if (n == 0u) {{ return a; }}
- if (n >= 32u) {{ return {V}(bitcast<u32>(high >> (n - 32u)), bitcast<u32>(high >> 31u)); }}
- return {V}((a.x >> n) | (a.y << (32u - n)), bitcast<u32>(high >> n));
+ let n = b.x & 31u;
+ let low = (a.x >> n) | ((a.y << 1u) << (31u - n));
+ let high = bitcast<u32>(bitcast<i32>(a.y) >> n);
+ let sign = bitcast<u32>(bitcast<i32>(a.y) >> 31u);
+ return select({V}(low, high), {V}(high, sign), (b.x & 32u) != 0u);
 }}""",
     # long division, a bit at a time; quotient and remainder, which is less than the divisor
     "divmod64": f"""fn divmod64(a: {V}, b: {V}) -> vec4<u32> {{
- if (a.y == 0u && b.y == 0u) {{
-  if (b.x == 0u) {{ return vec4<u32>(0u, 0u, 0u, 0u); }}
-  return vec4<u32>(a.x / b.x, 0u, a.x % b.x, 0u);
- }}
- if (b.x == 0u && b.y == 0u) {{ return vec4<u32>(0u, 0u, 0u, 0u); }}
  var q = a;
  var r = {V}();
- for (var i = 0i; i < 64i; i = i + 1i) {{
-  let carry = r.y >> 31u;
-  r = {V}((r.x << 1u) | (q.y >> 31u), (r.y << 1u) | (r.x >> 31u));
-  q = {V}(q.x << 1u, (q.y << 1u) | (q.x >> 31u));
-  if (carry == 1u || !lt64u(r, b)) {{
-   r = sub64(r, b);
-   q.x = q.x | 1u;
+ if (a.y == 0u && b.y == 0u) {{
+  let by = max(b.x, 1u);
+  q.x = a.x / by;
+  r.x = a.x % by;
+ }} else {{
+  for (var i = 0i; i < 64i; i = i + 1i) {{
+   let carry = r.y >> 31u;
+   r = {V}((r.x << 1u) | (q.y >> 31u), (r.y << 1u) | (r.x >> 31u));
+   q = {V}(q.x << 1u, (q.y << 1u) | (q.x >> 31u));
+   let fits = carry == 1u || !lt64u(r, b);
+   r = select(r, sub64(r, b), fits);
+   q.x = q.x | select(0u, 1u, fits);
   }}
  }}
  return vec4<u32>(q, r);
@@ -95,16 +96,13 @@ WIDE_HELPERS: dict[str, str] = {
 }}""",
     # rounded to nearest even: the 24 highest bits, and what is below them
     "f32_of_64u": f"""fn f32_of_64u(a: {V}) -> f32 {{
- if (a.y == 0u && a.x < 0x1000000u) {{ return f32(a.x); }}
  let zeros = select(countLeadingZeros(a.y), 32u + countLeadingZeros(a.x), a.y == 0u);
  let top = shl64(a, {V}(zeros, 0u));
  let kept = top.y >> 8u;
- let lost = (top.y & 0xffu) != 0u || top.x != 0u;
- let half = top.y & 0x80u;
  let above = (top.y & 0x7fu) != 0u || top.x != 0u;
- let up = lost && half != 0u && (above || (kept & 1u) == 1u);
+ let up = (top.y & 0x80u) != 0u && (above || (kept & 1u) == 1u);
  let bits = ((190u - zeros) << 23u) + (kept & 0x7fffffu) + select(0u, 1u, up);
- return bitcast<f32>(bits);
+ return bitcast<f32>(select(bits, 0u, zeros == 64u));
 }}""",
     "f32_of_64i": f"""fn f32_of_64i(a: {V}) -> f32 {{
  let size = f32_of_64u(abs64(a));
