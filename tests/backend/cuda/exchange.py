@@ -115,6 +115,53 @@ def bound_calls() -> Iterator[str]:
             yield f"its results: {host_us(lambda: bound.device_outputs, bound.wait):.2f} µs"  # noqa: B023
 
 
+def calls_on_many_streams() -> Iterator[str]:
+    """Threads with streams of torch's, on which calls of two models are bound, enqueued behind
+    other work and dropped: memory goes from one to the other only when its work is done."""
+    import torch
+
+    import rlx
+    from rlx import ops
+
+    rng, exes = np.random.default_rng(0), list[Any]()
+    weights = [rng.standard_normal((256, 256)).astype(np.float32) / 16 for _ in range(2)]
+    for number, weight in enumerate(weights):
+        graph = rlx.Graph(f"net{number}")
+        x = graph.input("x", Shape((512, 256), DType.F32))
+        w = graph.param("w", Shape((256, 256), DType.F32))
+        made = ops.softmax(ops.matmul(ops.softmax(ops.matmul(x, w), axis=-1), w), axis=-1)
+        graph.set_outputs([made])
+        exes.append(rlx.compile(graph, target="cuda", params={"w": weight}))
+    given = [torch.randn(512, 256, device="cuda") for _ in range(6)]
+    want = [[torch.from_dlpack(e(x)).clone() for x in given] for e in exes]
+    torch.cuda.synchronize()
+    wrong: list[str] = []
+
+    def call(number: int) -> None:
+        stream = torch.cuda.default_stream() if number == 0 else torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for turn in range(10):
+                exe, i = (number + turn) % 2, (number + turn) % 6
+                x = torch.zeros_like(given[i])
+                bound = exes[exe].bind(x)
+                for _ in range(3):
+                    torch.cuda._sleep(100_000)
+                    x.copy_(given[i])
+                    bound()
+                got = torch.from_dlpack(bound.device_outputs[0]).clone()
+                del bound
+                if not torch.equal(got, want[exe][i]):
+                    wrong.append(f"model {exe} on input {i} by thread {number}")
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, f"{len(wrong)} wrong, such as {wrong[:3]}"
+    yield "5 threads, each with a stream of torch's, 150 calls of 50 bound ones: right"
+
+
 def exchange_times(r: Run) -> Iterator[str]:
     import torch
 

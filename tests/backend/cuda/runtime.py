@@ -35,7 +35,13 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.shape import Shape
 from rlx.kernel.lower.loop import loop_kernel
-from tests.backend.cuda.exchange import bound_calls, exchange, on_their_streams, shared_queues
+from tests.backend.cuda.exchange import (
+    bound_calls,
+    calls_on_many_streams,
+    exchange,
+    on_their_streams,
+    shared_queues,
+)
 from tests.backend.cuda.harness import F32_EPS, RNG, Run, host_us, step, stepped
 from tests.backend.gpu import kernels
 from tests.backend.gpu.regions import CASES
@@ -479,6 +485,7 @@ PARTS = {
         on_their_streams,
         bound_calls,
         shared_queues,
+        calls_on_many_streams,
         overhead,
         bandwidth,
         calibration,

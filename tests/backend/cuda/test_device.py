@@ -544,7 +544,8 @@ def test_a_queue_on_another_librarys_stream() -> None:
     fake.are_events_done = False
     graph.replay()
     assert fake.streams["graph"] == 4711
-    assert fake.noted == [("cuEventRecord", 4711)]
+    assert fake.noted == []  # the graph records the event
+    assert not queue.is_idle
     queue.launch(kernel, [b.address, a.address], {"n": 5})
     assert fake.streams["launch"] == 4711
     device.free(b)
@@ -560,6 +561,73 @@ def test_a_queue_on_another_librarys_stream() -> None:
     queue.close()
     assert fake.noted == []  # the stream may have ended by now
     assert "cuStreamSynchronize" not in fake.calls
+
+
+@pytest.mark.parametrize("stream", [0, 1])
+def test_a_queue_on_the_default_stream(stream: int) -> None:
+    """Events are recorded when somebody asks; it is waited for by those, since the stream is that
+    of whatever device is current. Both names are the same stream."""
+    fake = FakeCuda()
+    device = CudaDevice(library=fake.library())
+    queue, memory = device.queue(stream), device.allocate(8)
+    graph = queue.record(lambda: queue.fill(memory.address, 8, 7))
+    given = stream or None  # as ctypes gives 0 to a callback
+    fake.are_events_done = False
+    fake.noted.clear()
+    for _ in range(3):
+        graph.replay()
+    queue.release_to(1 - stream)
+    assert fake.streams["graph"] == given
+    assert fake.noted == []
+    device.free(memory)
+    assert device.allocate(8) != memory
+    assert fake.noted == [("cuEventRecord", given)]
+    graph.replay()
+    queue.wait()
+    assert fake.noted == [("cuEventRecord", given)] * 2
+    assert queue.is_idle
+    assert device.allocate(8) == memory
+    queue.close()
+    assert not {"cuStreamSynchronize", "cuStreamDestroy_v2"} & set(fake.calls)
+
+
+def test_what_is_enqueued_while_an_event_is_queried_is_not_taken_for_done() -> None:
+    """Another thread replays between a query and what is made of its answer."""
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    queue, memory = device.queue(stream=4711), device.allocate(8)
+    graph = queue.record(lambda: queue.fill(memory.address, 8, 0))
+    graph.replay()
+    query = fake.EventQuery
+
+    def late(event: int) -> int:
+        code = query(event)
+        if fake.are_events_done:
+            fake.are_events_done = False
+            graph.replay()
+        return code
+
+    fake.EventQuery = late
+    assert queue.is_idle  # as of the first replay
+    assert not queue.is_idle
+    device.free(memory)
+    assert device.allocate(8) != memory
+    fake.events = dict.fromkeys(fake.events, True)
+    assert device.allocate(8) == memory
+
+
+def test_a_graph_that_marks_its_end_is_given_other_addresses() -> None:
+    fake = FakeCuda()
+    device, _ = opened(fake)
+    queue = device.queue(stream=4711)
+    first, second = device.allocate(8), device.allocate(8)
+    graph = queue.record(lambda: queue.fill(first.address, 8, 7))
+    assert graph.rebind([(first.address, 8, second.address)])
+    graph.replay()
+    got = np.zeros(8, np.uint8)
+    queue.read(second.address, got)
+    queue.wait()
+    assert (got == 7).all()
 
 
 def test_what_fails_while_it_is_recorded_ends_the_recording() -> None:

@@ -50,10 +50,12 @@ def test_a_kernel_runs() -> None:
     assert device.machine.tiles == {"wmma"}
 
 
-def test_recorded_work_is_replayed() -> None:
-    device = EmulatedDevice(FakeHip())
+@pytest.mark.parametrize("stream", [None, 4711])
+def test_recorded_work_is_replayed(stream: int | None) -> None:
+    """On streams of others, too, where HIP has no graphs that record events."""
+    device = EmulatedDevice(FakeHip(absent=frozenset({"hipEventRecordWithFlags"})))
     (code,) = device.assemble([kernels.scaled()])
-    kernel, queue = device.load(code), device.queue()
+    kernel, queue = device.load(code), device.queue(stream)
     x, y = (device.allocate(64 * 4) for _ in range(2))
 
     def work() -> None:

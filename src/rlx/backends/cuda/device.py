@@ -15,7 +15,7 @@ from rlx.backends.cuda.errors import DriverError
 from rlx.backends.cuda.library import Library, open_library
 from rlx.backends.cuda.machine import generation_of, machine_of
 from rlx.backends.cuda.memory import Allocator
-from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
+from rlx.backends.cuda.queue import DEFAULT_STREAMS, CudaQueue, DefaultQueue, ForeignQueue
 from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.core.errors import UnsupportedError
@@ -170,7 +170,8 @@ class CudaDevice(Device):
         return made
 
     def _new_queue(self, stream: int | None) -> CudaQueue:
-        kind = CudaQueue if stream is None else ForeignQueue
+        others = DefaultQueue if stream in DEFAULT_STREAMS else ForeignQueue
+        kind = CudaQueue if stream is None else others
         return kind(self.context, self._bulk_copies, self._allocator.share, stream)
 
     def _live(self) -> list[CudaQueue]:

@@ -206,6 +206,21 @@ class FillNode(Node):
         context("cuGraphExecMemsetNodeSetParams", graph, node, *args)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MarkNode(Node):
+    """An event that is recorded: how far a stream has come."""
+
+    @property
+    def addresses(self) -> Sequence[int]:
+        return ()
+
+    def moved(self, context: Context, moves: Sequence[Move]) -> None:
+        return None
+
+    def update(self, context: Context, graph: int, node: int) -> None:
+        """It stays as it is."""
+
+
 def _side(address: int, size: int) -> CopySide:
     return CopySide(kind=DEVICE_MEMORY, address=address, pitch=size, height=1)
 

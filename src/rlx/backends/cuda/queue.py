@@ -20,6 +20,7 @@ from rlx.backends.cuda.graph import (
     Events,
     FillNode,
     KernelNode,
+    MarkNode,
     Node,
     captured,
 )
@@ -31,6 +32,10 @@ from rlx.core.errors import Error
 
 IN_GRAPH = 1
 """The flag of an event that a captured stream records whenever the graph is replayed."""
+LEGACY_STREAM = 1
+"""The default stream of all threads, as DLPack names it."""
+DEFAULT_STREAMS = (0, LEGACY_STREAM)
+"""It has two names."""
 DEVICE_OF_POINTER = 9
 """The attribute of an address: the number of its device."""
 SMALL_BYTES = 64 << 10
@@ -188,12 +193,16 @@ class CudaQueue(Queue):
         with self.context.capturing() as stream:
             self._recording(nodes, stream)
             try:
-                graph = captured(self.context, stream, enqueue)
+                graph = captured(self.context, stream, lambda: self._enqueue_all(enqueue))
             finally:
                 self._recording(None, self.stream)
                 self.running.clear()
                 self.running.extend(running)
         return CudaGraph(self, graph, nodes)
+
+    def _enqueue_all(self, enqueue: Callable[[], None]) -> None:
+        """What a graph is to hold."""
+        enqueue()
 
     def _recording(self, nodes: list[Node] | None, stream: int) -> None:
         """Enqueue into a stream, which is captured if there are nodes."""
@@ -276,7 +285,7 @@ class CudaQueue(Queue):
 
     def _order(self, first: int, second: int) -> None:
         """A stream waits for an event as it was recorded last, so that one serves for all."""
-        if first != second:
+        if (first or LEGACY_STREAM) != (second or LEGACY_STREAM):
             with self._copying:
                 self.context.streamed("cuEventRecord", self._fence, first)
                 self.context.streamed("cuStreamWaitEvent", second, self._fence, 0)
@@ -310,22 +319,28 @@ class CudaQueue(Queue):
         with self._lock:
             if self._is_closed:
                 return True
-            if self._marked and not self._is_marked_done():
+            if self._marked > self._done and not self._is_marked_done():
                 return False
             if tick <= self._done:
                 return True
-            now = self._tick
-            self.context.streamed("cuEventRecord", self._mark, self.stream)
-            self._marked = now
+            self._put_mark()
             return self._is_marked_done()
 
+    def _put_mark(self) -> None:
+        """An event behind all that is enqueued."""
+        now = self._tick
+        self.context.streamed("cuEventRecord", self._mark, self.stream)
+        self._marked = now
+
     def _is_marked_done(self) -> bool:
+        """What is marked while the event is queried is not known to be done."""
+        marked = self._marked
         code = self.context.library["cuEventQuery"](self._mark)
         if code == NOT_READY:
             return False
         if code:
             self.context.failed("cuEventQuery", code, self._mark)
-        self._done, self._marked = max(self._done, self._marked), 0
+        self._done = max(self._done, marked)
         return True
 
     # -- end -------------------------------------------------------------------------------------
@@ -356,11 +371,31 @@ class CudaQueue(Queue):
             self.close()
 
 
-class ForeignQueue(CudaQueue):
-    """A queue on a stream of another library, in order with what that enqueues there.
+class DefaultQueue(CudaQueue):
+    """A queue on the default stream of all libraries. It never ends: how far it has come is asked
+    of an event that is recorded when somebody asks."""
 
-    The stream may end at any time after a call: how far it has come is asked of an event that is
-    recorded behind each.
+    def wait(self) -> None:
+        """For an event, which is of this device: the stream is that of the current one."""
+        self._check_not_recording("wait")
+        with self._copying:
+            tick = self._tick
+            if tick > self._done:
+                with self._lock:
+                    self._put_mark()
+                self.context.streamed("cuEventSynchronize", self._mark)
+            self._waited(tick)
+
+    def _close_stream(self) -> None:
+        """It is everybody's."""
+
+
+class ForeignQueue(CudaQueue):
+    """A queue on a stream that another library has made, in order with what that enqueues there.
+
+    The stream may end at any time after a call, and nothing can be asked of it then: how far it
+    has come is asked of an event that is recorded behind all that is enqueued. A graph records it
+    by itself, as its last node, which takes the host less than a call.
     """
 
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
@@ -369,7 +404,13 @@ class ForeignQueue(CudaQueue):
 
     def replayed(self, name: str) -> None:
         super().replayed(name)
-        self._note()
+        self._marked = self._tick
+
+    def _enqueue_all(self, enqueue: Callable[[], None]) -> None:
+        enqueue()
+        self.context.streamed("cuEventRecordWithFlags", self._mark, self._into, IN_GRAPH)
+        if self._nodes is not None:
+            self._nodes.append(MarkNode())
 
     def _enqueued(self) -> None:
         super()._enqueued()
@@ -377,22 +418,21 @@ class ForeignQueue(CudaQueue):
 
     def _note(self) -> None:
         if self._nodes is None:
-            self.context.streamed("cuEventRecord", self._mark, self.stream)
-            self._marked = self._tick
+            self._put_mark()
 
     def has_reached(self, tick: int) -> bool:
         with self._lock:
-            if self._marked:
+            if self._marked > self._done:
                 self._is_marked_done()
             return tick <= self._done or self._is_closed
 
     def wait(self) -> None:
         """Until the last event, behind which nothing of ours is."""
         with self._copying:
-            tick = self._tick
-            if self._marked:
+            marked = self._marked
+            if marked > self._done:
                 self.context.streamed("cuEventSynchronize", self._mark)
-            self._waited(tick)
+            self._waited(marked)
 
     def _close_stream(self) -> None:
         """It is not ours."""

