@@ -16,7 +16,7 @@ help:
 	@echo "make tour           the compiler in one file that runs"
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
-	@echo "make test-browser   the page of a report in Debian's chromium and chromium-driver"
+	@echo "make test-browser   the page of a report and exported models in Debian's chromium"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
 	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlx.cost.target import FusionLimits, FusionTarget, Target
     from rlx.frontends.files import load, save
     from rlx.frontends.tracing import jit, trace
+    from rlx.frontends.web import export_web
     from rlx.ir.hir import FusionPolicy, HirModule
     from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
     from rlx.ir.mir import Graph, MirModule, Node
@@ -60,6 +61,7 @@ _HOME = {
     "rlx.runtime.session": ("Session", "compile"),
     "rlx.core.shape": ("DimBinding", "Shape", "sym"),
     "rlx.frontends.tracing": ("jit", "trace"),
+    "rlx.frontends.web": ("export_web",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -107,6 +109,7 @@ __all__ = [
     "cond",
     "custom_op",
     "explain",
+    "export_web",
     "fusion_benefit",
     "host_sync_op_kinds",
     "jit",

@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--headless=new", "--no-sandbox", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--hide-scrollbars", "--force-device-scale-factor=1",
 )  # fmt: skip
+NO_GPU = ("--disable-gpu",)
+WEBGPU = (
+    "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan",
+    "--enable-precise-memory-info",
+)  # fmt: skip
+"""WebGPU on the browser's own driver in software."""
 
 
 def missing() -> list[str]:
@@ -28,12 +34,22 @@ def missing() -> list[str]:
     return [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
 
 
+class PageError(Exception):
+    """An error of a page's script."""
+
+    def __init__(self, text: str, node: str, stack: str) -> None:
+        super().__init__(text)
+        self.node, self.stack = node, stack
+
+
 class Browser:
     """One window."""
 
-    def __init__(self, port: int, profile: str, size: tuple[int, int]) -> None:
+    def __init__(
+        self, port: int, profile: str, size: tuple[int, int], extra: tuple[str, ...]
+    ) -> None:
         self._base = f"http://127.0.0.1:{port}"
-        flags = [*FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"]
+        flags = [*FLAGS, *extra, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"]
         wanted = {
             "browserName": "chrome",
             "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": flags},
@@ -45,11 +61,11 @@ class Browser:
         width, height = (2 * want - have for want, have in zip(size, inside))
         self._send("POST", "/window/rect", {"width": width, "height": height})
 
-    def _send(self, method: str, path: str, body: Any = None) -> Any:
+    def _send(self, method: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base + path, data, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(json.load(error)["value"]["message"]) from None
@@ -60,6 +76,22 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         """What the JavaScript returns."""
         return self._send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def wait(self, script: str, *arguments: Any, timeout_s: float = 60.0) -> Any:
+        """What the body of an asynchronous function in JavaScript returns; an error of it is one
+        here."""
+        self._send("POST", "/timeouts", {"script": int(1000 * timeout_s)})
+        held = (
+            "const [script, ...given] = arguments, done = given.pop();"
+            "const f = Object.getPrototypeOf(async function () {}).constructor;"
+            "f('given', script)(given).then((value) => done({ value }),"
+            "(e) => done({ error: String(e), node: e.node, stack: e.stack }));"
+        )
+        body = {"script": held, "args": [script, *arguments]}
+        found = self._send("POST", "/execute/async", body, timeout_s + 30.0)
+        if "error" in found:
+            raise PageError(found["error"], found.get("node") or "", found["stack"])
+        return found["value"]
 
     def press(self, *keys: str) -> None:
         """Keys down and up, wherever the focus is."""
@@ -90,7 +122,9 @@ class Browser:
 
 
 @contextmanager
-def browser(size: tuple[int, int] = (1280, 800)) -> Iterator[Browser]:
+def browser(
+    size: tuple[int, int] = (1280, 800), flags: tuple[str, ...] = NO_GPU
+) -> Iterator[Browser]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,7 +134,7 @@ def browser(size: tuple[int, int] = (1280, 800)) -> Iterator[Browser]:
     try:
         _await(port)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            window = Browser(port, profile, size)
+            window = Browser(port, profile, size, flags)
             try:
                 yield window
             finally:

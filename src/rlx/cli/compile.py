@@ -46,6 +46,16 @@ def verb(
         str | None,
         typer.Option("--dump", metavar="FOLDER", help="Write the IR after each pass there."),
     ] = None,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            "--web", metavar="FOLDER", help="With -t wgpu: write a folder that browsers run."
+        ),
+    ] = None,
+    has_f16: Annotated[
+        bool,
+        typer.Option("--f16/--no-f16", help="With --web: count on adapters with shader-f16."),
+    ] = False,
     files: options.InputFiles = None,
     dims: options.Sizes = None,
     seed: options.Seed = 0,
@@ -60,6 +70,10 @@ def verb(
 
     With --emit lir it is the plan of any target, also of one that is not here: the final graph and
     the offset of every buffer, as text. rlx.load reads it and checks it again.
+
+    With --web it is a folder for browsers, which needs no GPU here: kernels in WGSL, the weights,
+    an ES module that runs them, and a page that does. --dim names the sizes that it is prepared
+    for when it loads.
     """
     from rlx.cli import inputs, models
     from rlx.core.errors import Error
@@ -70,6 +84,8 @@ def verb(
     if not path.parent.is_dir():
         raise Error(f"{path} cannot be written: there is no folder {path.parent}")
     wanted = inputs.Wanted.of(files, None, dims, seed)
+    if web is not None or has_f16:
+        return _exported(model, web, target, wanted, has_f16, is_json)
     if emit is Emit.LIR:
         result, _ = models.planned(model, target or "cpu", wanted, dump)
         save(result.lir, path)
@@ -80,6 +96,28 @@ def verb(
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)
     _tell(model, path, exe, is_whole, is_json)
+    return 0
+
+
+def _exported(
+    model: str, web: str | None, target: str | None, wanted: Wanted, has_f16: bool, is_json: bool
+) -> int:
+    from rlx.cli import models
+    from rlx.frontends.web import export_web
+    from rlx.passes.options import FusionOptions
+
+    if web is None or target != "wgpu":
+        raise typer.BadParameter("a folder for browsers is of target wgpu: -t wgpu --web FOLDER")
+    found, params = models.with_weights(model, wanted)
+    how = FusionOptions(sizes=dict(wanted.sizes))
+    made = export_web(found, web, params=params, options=how, has_f16=has_f16)
+    if is_json:
+        facts = {"model": model, "folder": web, "bytes": made.num_bytes, "files": dict(made.files)}
+        options.print_json(facts)
+        return 0
+    for name, size in made.files.items():
+        print(f"{size:>12,} {name}")
+    print(f"wrote {web}: {made.num_bytes:,} bytes. Serve it: python -m http.server -d {web}")
     return 0
 
 

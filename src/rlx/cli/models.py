@@ -156,6 +156,17 @@ def read_of(model: OnnxModel, wanted: Wanted) -> Read:
     return model.specialised(list(inputs_of(exe, wanted).values()))
 
 
+def with_weights(model: str, wanted: Wanted) -> tuple[Any, Mapping[str, Array]]:
+    """The model of a file for the inputs that are asked for, and its weights."""
+    from rlx.frontends.web import plain_parts
+
+    found = load(model)
+    if isinstance(found, OnnxModel):
+        with progress(f"reading {model}"):
+            return plain_parts(read_of(found, wanted), found.name)
+    return (found.graph, found.params) if isinstance(found, Bundle) else (found, {})
+
+
 def _random(declared: Mapping[str, Shape], wanted: Wanted) -> dict[str, Array]:
     rng = np.random.default_rng(wanted.seed)
     return {n: _weight(s, wanted.sizes, rng) for n, s in declared.items()}

@@ -10,7 +10,7 @@ import pytest
 
 import rlx
 from rlx.backends.gpu.expand.functions import expand_functions
-from rlx.backends.gpu.expand.reductions import expand_reductions
+from rlx.backends.gpu.expand.reductions import WORDS, expand_reductions
 from rlx.backends.gpu.expand.single import SINGLE
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
@@ -58,6 +58,25 @@ def test_reductions_keep_their_bits(kind: str, dtype: DType) -> None:
             x = (rng.standard_normal(block) * 9).astype(dtype.numpy)
             program = collective(block, dtype, kind, op)
             same(program, expand_reductions(program), x=x, y=np.zeros_like(x))
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.U32, DType.I64, DType.U64, DType.I8])
+def test_integers_of_a_warp_are_left_to_a_target_that_reduces_words(dtype: DType) -> None:
+    """Words with equal halves, and the ends of the range: the half that decides is either."""
+    rng, info = np.random.default_rng(8), np.iinfo(dtype.numpy)
+    ends = np.array([info.min, info.max, 0, 1, info.max - 1], dtype.numpy)
+    for kind, op in (("warp", "min"), ("warp", "max"), ("block", "min"), ("block", "add")):
+        program = collective(96, dtype, kind, op)
+        expanded = expand_reductions(program, has_word_reductions=True)
+        left = [n for n in expanded.nodes if isinstance(n, ir.Reduce)]
+        assert {n.scope for n in left} == (
+            {"warp"} if dtype.itemsize <= 4 or op != "add" else set()
+        )
+        assert all(n.result.dtype in WORDS for n in left)
+        whole = rng.integers(info.min, info.max, 96, dtype.numpy, endpoint=True)
+        for x in (whole, whole & dtype.numpy.type(info.max >> 1 & ~127), rng.choice(ends, 96)):
+            want, got = (run(p, x=x, y=np.zeros_like(x)) for p in (program, expanded))
+            np.testing.assert_array_equal(got["y"], want["y"])
 
 
 @pytest.mark.parametrize("kind", ["block", "group"])

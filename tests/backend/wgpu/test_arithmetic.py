@@ -211,7 +211,7 @@ def test_functions_keep_their_accuracy(adapter: Adapter, name: str) -> None:
     """The promise of `functions.py` against the op table in f64; the expansions are checked on
     more numbers, and give the same bits by the interpreter."""
     given = [np.ascontiguousarray(g) for g in arguments(name, np.float32)]
-    (got,), (wanted,) = both(adapter, given, [lambda x, y: _called(name, x, y)], F32)
+    (got,), (wanted,) = both(adapter, given, [lambda x, y: called(name, x, y)], F32)
     is_denormal = np.zeros(len(got), bool)
     for g in given:
         is_denormal |= (np.abs(g) > 0) & (np.abs(g) < TINY)
@@ -225,7 +225,7 @@ def test_functions_keep_their_accuracy(adapter: Adapter, name: str) -> None:
     ]
 
 
-def _called(name: str, x: Var, y: Var) -> Var:
+def called(name: str, x: Var, y: Var) -> Var:
     return x.builder.call(name, *((x, y) if FUNCTIONS[name].arity == 2 else (x,)))
 
 

@@ -2,17 +2,31 @@
 
 It refuses what other compilers accept: barriers in control flow that it cannot prove uniform,
 constant expressions that overflow. The page asks for the texts and posts what it found.
+`python -m tests.backend.wgpu.tint [--draws N] [--only RE]` has the modules of all laws.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.server
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from rlx.backends.wgpu.backend import WgpuBackend
+from rlx.backends.wgpu.wgsl.module import Module
+from rlx.core.errors import UnsupportedError
+from rlx.ir.mir import Graph
+from rlx.ops import op as table
+from rlx.pipeline import CompilePipeline
+from tests.backend.gpu import laws
+
+WEB = WgpuBackend(variant="web", tune="off")
 
 PAGE = """<script>
 (async () => {
@@ -20,19 +34,11 @@ PAGE = """<script>
   try {
     const texts = await (await fetch("/texts")).json();
     const adapter = await navigator.gpu.requestAdapter();
-    const device = await adapter.requestDevice({requiredLimits: {
-      maxStorageBuffersPerShaderStage: adapter.limits.maxStorageBuffersPerShaderStage,
-      maxComputeWorkgroupStorageSize: adapter.limits.maxComputeWorkgroupStorageSize}});
+    const device = await adapter.requestDevice();
     for (const text of texts) {
-      device.pushErrorScope("validation");
-      const module = device.createShaderModule({code: text});
-      const info = await module.getCompilationInfo();
-      let said = info.messages.filter(m => m.type == "error")
-        .map(m => `${m.lineNum}: ${m.message}: ${text.split("\\n")[m.lineNum - 1]}`).join("; ");
-      if (!said) device.createComputePipeline({layout: "auto", compute: {module}});
-      const error = await device.popErrorScope();
-      if (!said && error) said = error.message;
-      found.push(said);
+      const info = await device.createShaderModule({code: text}).getCompilationInfo();
+      found.push(info.messages.filter(m => m.type == "error")
+        .map(m => `${m.lineNum}: ${m.message}: ${text.split("\\n")[m.lineNum - 1]}`).join("; "));
     }
   } catch (error) { found.push("page: " + error); }
   await fetch("/found", {method: "POST", body: JSON.stringify(found)});
@@ -92,3 +98,42 @@ def errors(texts: Sequence[str], timeout_s: float = 120) -> list[str]:
             server.shutdown()
             server.server_close()
     return found
+
+
+def modules(graph: Graph) -> Iterator[Module]:
+    """Those of a graph's kernels for any browser."""
+    program = WEB.program(CompilePipeline(WEB.target()).compile(graph).lir)
+    return (Module.of_bytes(code.binary) for code in WEB.build(program).codes)
+
+
+def _drawn(draws: int, only: str) -> Iterator[tuple[str, str]]:
+    """What a module is of, and its text with bindings of their own and with one for all."""
+    for op in table.table().values():
+        if op.why_no_cases or not re.search(only, op.name):
+            continue
+        for number in range(draws):
+            for made in laws.drawn(op, number, 1, has_weights=number % 2 == 1):
+                try:
+                    for module in modules(made.graph):
+                        yield f"{op.name} {number}", module.source()
+                        yield f"{op.name} {number} merged", module.source(module.merged)
+                except UnsupportedError as error:
+                    print(f"refused {op.name} {number}: {str(error)[:160]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    drawn = list(_drawn(given.draws, given.only))
+    found = errors([text for _, text in drawn], 600)
+    wrong = [(label, said) for (label, _), said in zip(drawn, found, strict=True) if said]
+    for label, said in wrong:
+        print(f"{label}: {said[:400]}")
+    print(f"{len(drawn)} modules, {len(wrong)} refused by Tint")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -43,11 +43,16 @@ MAKERS = frozenset((
 """Nodes whose results do not vary just as their arguments do."""
 
 
-class Uniformity:
-    """The analysis of one program: of its values, and of the control flow around its nodes."""
+LOADS = (ir.Load, ir.SharedLoad)
 
-    def __init__(self, program: Program) -> None:
+
+class Uniformity:
+    """The analysis of one program: of its values, and of the control flow around its nodes. Where
+    memory is not trusted, as compilers do not, what is loaded differs between threads."""
+
+    def __init__(self, program: Program, *, trusts_memory: bool = True) -> None:
         self.program = program
+        self._trusts_memory = trusts_memory
         self.values: dict[Value, Varies] = {s.value: Varies.GRID for s in program.scalars}
         self.control: dict[Node, Varies] = {}
         """How far threads agree whether, and how often, they execute a node."""
@@ -62,11 +67,15 @@ class Uniformity:
         return most
 
     def _region(self, region: Region, control: Varies) -> None:
+        values = self.values
         for node in region.nodes:
             self.control[node] = control
             if not node.regions:
                 made = self._made(node) if type(node) in MAKERS else self.of(node.args)
-                self._set(node.results, made)
+                if not self._trusts_memory and isinstance(node, LOADS):
+                    made = Varies.THREAD
+                for value in node.results:
+                    values[value] = made
                 continue
             match node:
                 case ir.For():
@@ -77,10 +86,6 @@ class Uniformity:
                     self._if(node, control)
                 case _:
                     raise AssertionError(f"{type(node).__name__} has regions")
-
-    def _set(self, values: Iterable[Value], level: Varies) -> None:
-        for value in values:
-            self.values[value] = level
 
     def _made(self, node: Node) -> Varies:
         given = self.of(node.args)

@@ -12,6 +12,8 @@ from rlx.core.dtype import DType
 ROUNDINGS = {"floor": "rmi", "ceil": "rpi", "trunc": "rzi", "round": "rni"}
 HALVES = (F16, BF16)
 I32 = DType.I32
+PLAIN = {"add": "add.s32", "sub": "sub.s32", "mul": "mul.lo.s32"}
+"""What most indices are made of."""
 LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
 
 
@@ -59,8 +61,9 @@ class Arithmetic(Text):
     # -- binary ----------------------------------------------------------------------------------
 
     def binary(self, node: ir.Binary) -> str:
-        dtype = node.result.dtype
-        a, b = self.all(node.args)
+        dtype = node.results[0].dtype
+        left, right = node.args
+        a, b = self.one(left), self.one(right)
         if dtype is BOOL:
             op = {"min": "and", "max": "or"}.get(node.op, node.op)
             return self.let(BOOL, f"{op}.pred", a, b)
@@ -99,6 +102,8 @@ class Arithmetic(Text):
         return self.let(F64, "selp.f64", nan, made, is_nan)
 
     def _integer(self, op: str, dtype: DType, a: str, b: str) -> str:
+        if op in PLAIN and dtype is I32:
+            return self.let(I32, PLAIN[op], a, b)
         kind, size = kind_of(dtype), bits_of(dtype)
         if op in ("and", "or", "xor"):
             return self.let(dtype, f"{op}.b{size}", a, b)
@@ -168,10 +173,10 @@ class Arithmetic(Text):
                 raise self.unsupported(f"fast {node.function}")
 
     def fma(self, node: ir.Fma) -> str:
-        dtype = node.result.dtype
+        dtype = node.results[0].dtype
         if dtype not in (F32, F64):
             raise self.unsupported(f"fma of {dtype}; convert it")
-        return self.let(dtype, f"fma.rn.{kind_of(dtype)}", *self.all(node.args))
+        return self.let(dtype, f"fma.rn.{kind_of(dtype)}", *map(self.one, node.args))
 
     def select(self, node: ir.Select) -> list[str]:
         condition = self.one(node.args[0])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, SharedIndex
-from rlx.backends.cuda.ptx.text import BF16, BOOL, F32
+from rlx.backends.cuda.ptx.text import BF16, BOOL, F32, kind_of
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import TileType, Value
 from rlx.core.dtype import DType
@@ -45,6 +45,13 @@ class Groups(Memory):
 
     def _shuffled(self, dtype: DType | None, x: str, mask: int) -> str:
         return self.let(dtype, "shfl.sync.bfly.b32", x, str(mask), "31", ALL_LANES)
+
+    def word_reduction(self, node: ir.Reduce) -> str:
+        """Of integers by a whole warp, as all architectures from sm_80 on have it."""
+        dtype = node.result.dtype
+        return self.let(
+            dtype, f"redux.sync.{node.op}.{kind_of(dtype)}", self.one(node.args[0]), ALL_LANES
+        )
 
     # -- tiles -----------------------------------------------------------------------------------
 

@@ -47,9 +47,10 @@ class Memory(Arithmetic):
     def binary(self, node: ir.Binary) -> str:
         """Quotients by powers of two are shifts: the assembler divides by any number, constant or
         not, by way of a reciprocal, some twenty instructions."""
-        number = self.maker.get(node.args[1])
-        dtype = node.result.dtype
-        if node.op not in ("div", "rem") or not isinstance(number, ir.Const):
+        if node.op not in ("div", "rem"):
+            return super().binary(node)
+        number, dtype = self.maker.get(node.args[1]), node.result.dtype
+        if not isinstance(number, ir.Const):
             return super().binary(node)
         by = int(number.value) if dtype.is_integer and dtype.itemsize >= 4 else 0
         if by < 2 or by & (by - 1):

@@ -51,7 +51,8 @@ def printed(program: Program, target: Architecture) -> tuple[str, int]:
 
 def printable(program: Program) -> Program:
     """The program in nodes that PTX has; its shared memory is what a launch asks for."""
-    return expand_reductions(expand_functions(program, is_native))
+    expanded = expand_functions(program, is_native)
+    return expand_reductions(expanded, has_word_reductions=program.warp == 32)
 
 
 class _Printer(Groups):
@@ -253,6 +254,7 @@ ONE: Mapping[type[Node], Callable[[_Printer, Any], str]] = {
     ir.Bitcast: _Printer.bitcast,
     ir.TableLoad: _Printer.table_load,
     ir.Shuffle: _Printer.shuffle,
+    ir.Reduce: _Printer.word_reduction,
 }
 """How nodes whose result is one register are printed."""
 MANY: Mapping[type[Node], Callable[[_Printer, Any], Sequence[str]]] = {

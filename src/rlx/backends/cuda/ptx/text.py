@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlx.backends.gpu.simt.nodes import Number, TileType, Value
 from rlx.backends.gpu.simt.program import Program
@@ -17,7 +17,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
-CLASSES = {
+CLASSES: Mapping[DType | None, tuple[str, str]] = {
     BOOL: ("p", "pred"), F16: ("h", "b16"), BF16: ("h", "b16"), F32: ("f", "f32"),
     F64: ("fd", "f64"), DType.I64: ("rd", "b64"), DType.U64: ("rd", "b64"),
 }  # fmt: skip
@@ -64,8 +64,9 @@ class Text:
 
     def register(self, dtype: DType | None) -> str:
         """A new register for a number of the dtype; a 32-bit word for none."""
-        kind = CLASSES.get(dtype, WORD) if dtype is not None else WORD
-        self.counts[kind] = number = self.counts.get(kind, 0) + 1
+        kind = CLASSES.get(dtype, WORD)
+        counts = self.counts
+        counts[kind] = number = counts.get(kind, 0) + 1
         return f"%{kind[0]}{number}"
 
     def do(self, instruction: str, *operands: str, when: str = "") -> None:
@@ -76,7 +77,7 @@ class Text:
     def let(self, dtype: DType | None, instruction: str, *operands: str) -> str:
         """The register of an instruction's result."""
         made = self.register(dtype)
-        self.lines.append(f"\t{instruction} {', '.join((made, *operands))};")
+        self.lines.append(f"\t{instruction} {made}, {', '.join(operands)};")
         return made
 
     def label(self) -> str:

@@ -138,6 +138,10 @@ def _reach(node: ir.TileLoad | ir.TileStore) -> int:
     return (rows - 1) * node.pitch + columns
 
 
+RANGED = frozenset((ir.Const, ir.Position, ir.Binary))
+"""Nodes whose ranges are known."""
+
+
 class Ranges:
     """Intervals of integers that follow from constants, positions and loop bounds."""
 
@@ -148,13 +152,13 @@ class Ranges:
 
     def _region(self, region: Region) -> None:
         for node in region.nodes:
-            if isinstance(node, ir.For):
-                self._index(node)
-            for inner in node.regions:
-                self._region(inner)
-            made = self._of(node)
-            if made is not None:
-                self.found[node.result] = made
+            if node.regions:
+                if isinstance(node, ir.For):
+                    self._index(node)
+                for inner in node.regions:
+                    self._region(inner)
+            elif type(node) in RANGED and (made := self._of(node)) is not None:
+                self.found[node.results[0]] = made
 
     def _index(self, node: ir.For) -> None:
         low, high = (self.found.get(a) for a in node.args[:2])
@@ -176,7 +180,8 @@ class Ranges:
                 return None
 
     def _binary(self, node: ir.Binary) -> Range | None:
-        a, b = (self.found.get(v) for v in node.args)
+        left, right = node.args
+        a, b = self.found.get(left), self.found.get(right)
         if a is None or b is None:
             return None
         match node.op:

@@ -41,8 +41,9 @@ def distinct_nodes(region: Region) -> tuple[Node, ...]:
     for node in walk(region):
         attributes = ATTRIBUTES.get(type(node))
         if attributes is not None:
-            args, made = (tuple([v.type for v in side]) for side in (node.args, node.results))
-            signature = type(node), attributes(node), args, made, len(node.regions)
+            types = tuple([v.type for v in (*node.args, *node.results)])
+            counts = len(node.args), len(node.regions)
+            signature = type(node), attributes(node), types, counts
             if signature in known:
                 continue
             known.add(signature)

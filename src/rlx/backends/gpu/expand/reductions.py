@@ -3,13 +3,14 @@ alone where there are no warps.
 
 The order is the node's: neighbours first, so the bits are those of the node. The parts of warps go
 through an array of their own; in a loop, where it is used again, a second barrier keeps a fast
-warp from overwriting what a slow one has not read.
+warp from overwriting what a slow one has not read. Where a target reduces integers of a warp in one
+instruction, that is left to it: they have the same bits in any order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rlx.backends.gpu.expand.rewrite import rewritten
 from rlx.backends.gpu.simt import nodes as ir
@@ -20,12 +21,15 @@ from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 
-I32 = DType.I32
+I32, U32 = DType.I32, DType.U32
+WORDS = (I32, U32)
+_Butterfly = Callable[[Builder, ReduceOp, Var, int], Var]
 EXPANDED: frozenset[type[Node]] = frozenset((ir.Reduce, ir.ReduceScatter, ir.Scan))
 
 
-def expand_reductions(program: Program) -> Program:
-    """The program without reductions and scans, for targets with shuffles."""
+def expand_reductions(program: Program, *, has_word_reductions: bool = False) -> Program:
+    """The program without reductions and scans, for targets with shuffles; but for those of
+    `WORDS` by whole warps, if the target has them."""
     kinds = EXPANDED & {type(n) for n in program.nodes}
     if not kinds:
         return program
@@ -34,13 +38,18 @@ def expand_reductions(program: Program) -> Program:
             f"program {program.name}: a block of {program.block} threads has a part of a warp of "
             f"{program.warp}, which shuffles do not reach. Make the block a multiple."
         )
-    return rewritten(program, kinds, _expanded)
+    butterfly = _by_words if has_word_reductions else _butterfly
+    rule = lambda b, node, args, loops: _expanded(b, node, args, loops, butterfly)
+    return rewritten(program, kinds, rule)
 
 
-def _expanded(b: Builder, node: Node, args: list[Var], loops: int) -> Sequence[Var] | None:
+def _expanded(
+    b: Builder, node: Node, args: list[Var], loops: int, butterfly: _Butterfly
+) -> Sequence[Var] | None:
     match node:
         case ir.Reduce():
-            return [_narrow(_reduced(b, node, _wide(args[0]), loops), args[0].dtype)]
+            made = _reduced(b, node, _wide(args[0]), loops, butterfly)
+            return [_narrow(made, args[0].dtype)]
         case ir.ReduceScatter():
             made = _scattered(b, node, [_wide(a) for a in args])
             return [_narrow(made, args[0].dtype)]
@@ -69,13 +78,30 @@ def _butterfly(b: Builder, op: ReduceOp, x: Var, width: int) -> Var:
     return x
 
 
-def _reduced(b: Builder, node: ir.Reduce, x: Var, loops: int) -> Var:
+def _by_words(b: Builder, op: ReduceOp, x: Var, width: int) -> Var:
+    """The same of integers by the target's own reductions of words. The least of two words has the
+    least high word, and the least low word beside it."""
+    is_order = op in ("min", "max")
+    if width != b.made.warp or not x.dtype.is_integer or not (is_order or op == "add"):
+        return _butterfly(b, op, x, width)
+    if x.dtype in WORDS:
+        return b.warp_reduce(op, x)
+    if not is_order:
+        return _butterfly(b, op, x, width)
+    high, low = (x >> 32).to(I32 if x.dtype.is_signed else U32), x.to(U32)
+    best = b.warp_reduce(op, high)
+    none = b.const(_identity(op, U32), U32)
+    rest = b.warp_reduce(op, low.where(high.eq(best), none))
+    return (best.to(x.dtype) << 32) | rest.to(x.dtype)
+
+
+def _reduced(b: Builder, node: ir.Reduce, x: Var, loops: int, butterfly: _Butterfly) -> Var:
     warp, block = b.made.warp, b.made.block
     if node.scope == "warp":
-        return _butterfly(b, node.op, x, node.width)
+        return butterfly(b, node.op, x, node.width)
     if warp == 1:
         return _by_shared_memory(b, node.op, x, loops)
-    part = _butterfly(b, node.op, x, warp)
+    part = butterfly(b, node.op, x, warp)
     warps = block // warp
     if warps == 1:
         return part

@@ -105,9 +105,7 @@ class OpenRegions:
         return self._numbers.get(value)
 
     def simplified(self, op: BinaryOp, a: Value, b: Value) -> Value | Number | None:
-        """An integer result that is known, or one of the operands: index maps are full of them."""
-        if not a.dtype.is_integer:
-            return None
+        """A result of integers that is known, or one of them: index maps are full of such."""
         x, y = self._numbers.get(a), self._numbers.get(b)
         if x is None and y is None:
             return None

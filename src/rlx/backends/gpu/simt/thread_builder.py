@@ -13,7 +13,7 @@ from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.gpu.simt.nodes import Node, Number, Value
 from rlx.backends.gpu.simt.regions import OpenRegions, is_number, key_of
 from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
-from rlx.core.dtype import DType
+from rlx.core.dtype import INTEGERS, DType
 from rlx.core.errors import Error
 
 I32, BOOL = DType.I32, DType.BOOL
@@ -80,12 +80,12 @@ class ThreadBuilder(OpenRegions):
         return self.position("blocks", dim)
 
     def binary(self, op: ir.BinaryOp, a: Var, b: Var) -> Var:
+        if a.value.type not in INTEGERS:
+            return self._binary(op, a.value, b.value)
         short = self.simplified(op, a.value, b.value)
         if short is not None:
             return Var(self, short) if isinstance(short, Value) else self.const(short, a.dtype)
-        if op == "add" and a.dtype.is_integer:
-            return self._integer_sum(a, b)
-        return self._binary(op, a.value, b.value)
+        return self._integer_sum(a, b) if op == "add" else self._binary(op, a.value, b.value)
 
     def _binary(self, op: ir.BinaryOp, a: Value, b: Value) -> Var:
         args, dtype = (a, b), a.dtype

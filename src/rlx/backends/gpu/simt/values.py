@@ -26,8 +26,9 @@ class Var:
         return kind if isinstance(kind, DType) else kind.dtype
 
     def _binary(self, op: BinaryOp, other: Var | Number, *, is_right: bool = False) -> Var:
-        there = self.builder.like(other, self)
-        return self.builder.binary(op, *((there, self) if is_right else (self, there)))
+        builder = self.builder
+        there = other if isinstance(other, Var) else builder.const(other, self.dtype)
+        return builder.binary(op, there, self) if is_right else builder.binary(op, self, there)
 
     def _compare(self, op: CompareOp, other: Var | Number) -> Var:
         return self.builder.compare(op, self, self.builder.like(other, self))

@@ -31,7 +31,7 @@ MAX_EXPRESSION = 160
 
 
 class Structured(ABC):
-    """The lines of one kernel. Names are v1, v2, … of values and c1, c2, … of variables."""
+    """The lines of one kernel. Values are v1, v2, …, variables c1, c2, …, indices j1, j2, …"""
 
     language: ClassVar[str]
     endless: ClassVar[str]
@@ -195,7 +195,7 @@ class Structured(ABC):
         self.own(params, node.args[3:])
         kind = index.dtype
         end, by = self.bound(node, high), self.bound(node, step)
-        made = self.name("i")
+        made = self.name("j")
         first = self.variable(made, self.type_name(kind), self.bound(node, low))
         more = f"{self.less(kind, made, end)}; {made} = {self.sum(kind, made, by)}"
         self.held[index] = made

@@ -79,11 +79,12 @@ class Module:
         each at its own if none are given."""
         given = self.separate if bindings is None else tuple(bindings)
         dtypes = tuple(b.dtype for b in self.buffers)
-        text = binding_text(self.accesses, dtypes, given, self._params())
+        text = binding_text(self.accesses, dtypes, given, self.members)
         return f"{self.head}{text}{self.body}"
 
-    def _params(self) -> list[str]:
-        """The members of the uniform block."""
+    @property
+    def members(self) -> list[str]:
+        """Of the uniform block."""
         members = [f"b{i}: u32" for i in range(len(self.buffers))]
         for i, scalar in enumerate(self.scalars):
             members += [f"s{i}{part}: u32" for part in "lh"[: words_of(scalar.dtype)]]

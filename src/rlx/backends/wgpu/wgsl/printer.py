@@ -14,8 +14,10 @@ from typing import Any
 
 from rlx.backends.gpu.expand.reductions import expand_reductions
 from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node
+from rlx.backends.gpu.simt.nodes import Node, Region, Value
 from rlx.backends.gpu.simt.program import Program, Scalar
+from rlx.backends.gpu.simt.walk import walk
+from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.wgpu.wgsl.functions import definitions
 from rlx.backends.wgpu.wgsl.helpers import called
 from rlx.backends.wgpu.wgsl.memory import Memory
@@ -65,7 +67,8 @@ class Printer(Memory):
         for number, scalar in enumerate(program.scalars):
             self.held[scalar.value] = self._argument(number, scalar)
         self.nodes(program.body)
-        body = [*self.table_lines(), *self.shared_lines(), *self._kernel()]
+        shared = [*self.shared_lines(), *self._agreements]
+        body = [*self.table_lines(), *shared, *self._kernel()]
         body = [*definitions(self.functions.values()), *body]
         buffers = tuple(Argument(b.name, b.dtype) for b in program.buffers)
         scalars = tuple(Argument(s.name, s.value.dtype) for s in program.scalars)
@@ -128,12 +131,49 @@ class Printer(Memory):
         if self._exchanges_buffers:
             self.do("storageBarrier();")
 
+    # -- uniform control flow --------------------------------------------------------------------
+
+    def bound(self, node: Node, value: Value) -> str:
+        return self._agreed(node, value) or super().bound(node, value)
+
+    def condition(self, node: Node, value: Value) -> str:
+        return self._agreed(node, value) or super().condition(node, value)
+
+    def _agreed(self, node: Node, value: Value) -> str:
+        """A value around a barrier that the compiler does not know to be the same in all threads,
+        as it comes out of memory: that of the first thread, read in the one way that it trusts."""
+        if node not in self._waiting or self._levels.of([value]) < Varies.WARP:
+            return ""
+        kind, shared = self.type_name(value.dtype), f"u{len(self._agreements)}"
+        self._agreements.append(f"var<workgroup> {shared}: {kind};")
+        self.do(f"if (thread == 0i) {{ {shared} = {self.one(value)}; }}")
+        return self.let(kind, f"workgroupUniformLoad(&{shared})")
+
+    @cached_property
+    def _agreements(self) -> list[str]:
+        """Declarations of what threads agree upon."""
+        return []
+
+    @cached_property
+    def _levels(self) -> Uniformity:
+        return Uniformity(self.program, trusts_memory=False)
+
+    @cached_property
+    def _waiting(self) -> frozenset[Node]:
+        """Loops and branches with a barrier inside."""
+        control = [n for n in self.program.nodes if n.regions]
+        return frozenset(n for n in control if any(map(_has_barrier, n.regions)))
+
     @cached_property
     def _exchanges_buffers(self) -> bool:
         """Is a buffer both written and read?"""
         nodes = list(self.program.nodes)
         written = {n.buffer for n in nodes if isinstance(n, ir.Store | ir.Atomic)}
         return any(isinstance(n, ir.Load) and n.buffer in written for n in nodes)
+
+
+def _has_barrier(region: Region) -> bool:
+    return any(isinstance(n, ir.Barrier) for n in walk(region))
 
 
 def _identifier(name: str) -> str:

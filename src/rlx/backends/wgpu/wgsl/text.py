@@ -59,5 +59,6 @@ def _float(value: float) -> str:
     if not is_plain and (value or math.copysign(1.0, value) < 0):
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
         return f"f32_of({bits:#x}u)"
-    text = f"{np.float32(value)!s}f"
+    # The shortest decimal of the greatest floats is beyond them, which some compilers refuse.
+    text = f"{value!r}f" if abs(value) > 3.4e38 else f"{np.float32(value)!s}f"
     return text if value >= 0 else f"({text})"

@@ -1,0 +1,1 @@
+"""The search of the demo in a web page: `make demo-web`."""

@@ -1,0 +1,47 @@
+"""The JavaScript runtime as one ES module: the modules of `js/` in the order of their imports,
+without comments and indentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+MODULES = ("sizes", "arrays", "device", "call", "weights", "model")
+"""Each imports only from those before it; the last one has the exports."""
+FILES = ("rlx.d.ts", "index.html", "times.js", "style.css")
+_COMMENT = re.compile(r"/\*\*.*?\*/", re.DOTALL)
+_IMPORT = re.compile(r"^import [^;]*;$", re.MULTILINE | re.DOTALL)
+HEADER = "// The runtime of models that rlx has compiled for WebGPU; rlx.d.ts has its types."
+
+
+def runtime_module() -> str:
+    """The text of `rlx.js`."""
+    *inner, last = MODULES
+    lines = [HEADER]
+    for name in inner:
+        lines += (line.removeprefix("export ") for line in _lines(name))
+    lines += _lines(last)
+    return _joined(lines)
+
+
+def _joined(lines: list[str]) -> str:
+    """Behind an opening bracket and a comma no line has to end."""
+    return "".join(line if line.endswith(("(", "[", "{", ",")) else f"{line}\n" for line in lines)
+
+
+def texts() -> dict[str, str]:
+    """The files of a folder that are the same for every model: the module with its types, and a
+    page that times a model."""
+    return {"rlx.js": runtime_module(), **{name: _text(name) for name in FILES}}
+
+
+def _lines(name: str) -> Iterator[str]:
+    text = _IMPORT.sub("", _COMMENT.sub("", _text(f"{name}.js")))
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("//"):
+            yield line
+
+
+def _text(name: str) -> str:
+    return files("rlx.backends.wgpu.web").joinpath("js", name).read_text("utf-8")

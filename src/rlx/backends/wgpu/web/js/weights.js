@@ -1,0 +1,77 @@
+/** The files of a folder; weights in chunks that are checked by SHA-256 and cached. */
+
+import { RlxError } from "./sizes.js";
+
+const CACHE = "rlx-weights";
+
+/** A file of a folder, which is an address, or files by name. */
+export async function file(folder, name) {
+  if (typeof folder !== "string" && !(folder instanceof URL)) {
+    const held = folder instanceof Map ? folder.get(name) : folder[name];
+    if (!held) throw new RlxError(`${name} is not among the files.`);
+    return { body: held.stream(), json: async () => JSON.parse(await held.text()) };
+  }
+  const address = new URL(name, new URL(folder, location.href));
+  const answer = await fetch(address).catch((cause) => {
+    throw new RlxError(`${address} cannot be fetched: ${cause.message}`, { cause });
+  });
+  if (!answer.ok) throw new RlxError(`${address} cannot be fetched: status ${answer.status}.`);
+  return answer;
+}
+
+async function sha256(bytes) {
+  const found = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(found, (b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+/** The chunks in order, each with the hash that is stated: out of the browser's cache from the first
+ * on, as far as it has them; the others are streamed, and cached. */
+export async function* chunksOf({ file: name, bytes, chunkBytes, chunks }, folder) {
+  const store = await globalThis.caches?.open(CACHE).catch(() => null);
+  const key = (i) => new URL(`/${CACHE}/${chunks[i]}`, location.href).href;
+  const length = (i) => Math.min(chunkBytes, bytes - i * chunkBytes);
+  let cached = 0;
+  for (; store && cached < chunks.length; cached++) {
+    const held = await store.match(key(cached));
+    const raw = held && new Uint8Array(await held.arrayBuffer());
+    if (!raw || (await sha256(raw)) !== chunks[cached]) break;
+    yield raw;
+  }
+  if (cached === chunks.length) return;
+  let number = 0;
+  for await (const chunk of pieces((await file(folder, name)).body, chunks.map((_, i) => length(i)))) {
+    if (number >= cached) {
+      if ((await sha256(chunk)) !== chunks[number])
+        throw new RlxError(
+          `${name} is not the file that model.json names: chunk ${number} of it has another ` +
+            `SHA-256. Copy the folder again.`,
+        );
+      await store?.put(key(number), new Response(chunk)).catch(() => null);
+      yield chunk;
+    }
+    number++;
+  }
+  if (number < chunks.length) throw new RlxError(`${name} is cut short. Copy the folder again.`);
+}
+
+/** A stream in pieces of these lengths; those that are whole. */
+async function* pieces(stream, lengths) {
+  const reader = stream.getReader();
+  let rest = new Uint8Array(0);
+  for (const length of lengths) {
+    const piece = new Uint8Array(length);
+    for (let used = 0; used < length; ) {
+      if (!rest.length) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        rest = value;
+      }
+      const part = rest.subarray(0, length - used);
+      piece.set(part, used);
+      used += part.length;
+      rest = rest.subarray(part.length);
+    }
+    yield piece;
+  }
+  await reader.cancel();
+}
