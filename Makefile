@@ -8,7 +8,7 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm test-wgpu check bench \
+.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm test-wgpu test-metal check bench \
         bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
 	@echo "make test-rocm      every op's kernels for AMD GPUs: assembled, checked, run on the host"
 	@echo "make test-wgpu      every op's laws and random graphs by WebGPU, on each driver in software"
+	@echo "make test-metal     every op's laws and random graphs as MSL, compiled by clang for the host"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
@@ -62,7 +63,7 @@ tour: setup
 	$(PY) docs/tour.py
 
 # Bytecode is cached, whatever the caller's setting: tests start many processes.
-test test-thorough test-gpu test-rocm test-wgpu: export PYTHONDONTWRITEBYTECODE :=
+test test-thorough test-gpu test-rocm test-wgpu test-metal: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(PY) -m pytest -n 2
@@ -83,6 +84,10 @@ test-rocm: setup
 # On what is installed: ARGS="--adapter lavapipe", "--adapter swiftshader" or "--adapter 0".
 test-wgpu: setup
 	$(PY) -m tests.backend.wgpu.all $(or $(ARGS),--draws 3 --graphs 100)
+
+# By clang++, with a metal_stdlib of our own: ARGS="--device mac2" without simdgroups.
+test-metal: setup
+	$(PY) -m tests.backend.metal.all $(or $(ARGS),--draws 6 --graphs 100)
 
 test-browser: setup
 	$(PY) -m pytest -s -p no:xdist -o addopts="-q --strict-markers --import-mode=importlib" \

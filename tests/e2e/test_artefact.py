@@ -387,7 +387,7 @@ def test_a_program_for_another_machine_or_version_is_refused(saved: bytes, tmp_p
     assert "no instruction set 'mmx'" in refused(path, with_program(isa="mmx"))
     assert "was made by rlx 0.0.1" in refused(path, with_(version="0.0.1"))
     assert "no program" in refused(path, with_(kind="blob"))
-    assert "'metal'" in refused(path, with_(backend="metal"))
+    assert "'tpu'" in refused(path, with_(backend="tpu"))
     assert "lacks weights" in refused(path, with_(params={}))
     assert "lacks weights" in refused(path, with_(params={"w": [5, 5]}))
     assert "'w' is f32[4, 4], got f32[16]" in refused(path, with_(params={"w": [16]}))

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
-from rlx.cost.target import Target
+from rlx.cost.target import KernelLimit, Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
@@ -25,8 +26,21 @@ from rlx.passes.precision import reduce_precision
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "mlx", "wgpu", "tpu")
 METAL = Target.of("metal")
-WITH_ATTENTION_BLOCK = replace(METAL, native=METAL.native | {"fused_attention_block"})
-"""A target whose attention has its projections: none of the documented ones does."""
+WELCH = KernelLimit(frozenset({DType.F32}), {"k": 64}, 2046, "512 bins are one per thread")
+LIMITED = replace(
+    METAL,
+    native=METAL.native - {"stft", "mean_power"} | {"welch_peaks", "log_mel"},
+    kernel_limits={"welch_peaks": WELCH},
+    refusals={"stft": "it is broken here"},
+    syncs=frozenset({"custom"}),
+    regions=METAL.regions - {"multi_result", "few_rows"},
+    loops=frozenset(),
+    convolutions=None,
+)
+"""A target without control flow and without kernels of several results, but with kernels of whole
+blocks of ops: none of the documented ones is so."""
+WITH_ATTENTION_BLOCK = replace(LIMITED, native=LIMITED.native | {"fused_attention_block"})
+"""One whose attention has its projections."""
 
 
 def inputs(graph: Graph, **dims: tuple[int, ...]) -> list[Any]:

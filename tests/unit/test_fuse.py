@@ -16,6 +16,7 @@ from rlx.passes.fuse import fuse_named
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from tests.unit.fusing import (
+    LIMITED,
     TARGETS,
     WITH_ATTENTION_BLOCK,
     assert_same,
@@ -300,8 +301,8 @@ def test_a_sum_that_is_read_again_makes_a_region_of_two_results(as_output: bool)
     region = next(n for n in made.order() if n.op == "region")
     assert [n.op for n in region.attrs["body"].order()][-2:] == ["add", "rms_norm"]
     assert len(region.shapes) == 2
-    metal, decisions = fused(g, "metal")
-    assert "region" not in ops_in(metal)
+    made, decisions = fused(g, LIMITED)
+    assert "region" not in ops_in(made)
     assert reasons.SEVERAL_RESULTS in refusals(decisions, "fuse_region")
 
 

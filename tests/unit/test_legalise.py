@@ -11,6 +11,7 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.shape import Shape
+from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
@@ -18,7 +19,7 @@ from rlx.passes import legalise as module
 from rlx.passes.context import Context
 from rlx.passes.legalise import DispatchReport, dispatch, legalise, require_legal
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from tests.unit.fusing import TARGETS, inputs, ops_in, ops_within, params, values
+from tests.unit.fusing import LIMITED, TARGETS, inputs, ops_in, ops_within, params, values
 
 
 def graph(*outputs: Any) -> Graph:
@@ -27,7 +28,7 @@ def graph(*outputs: Any) -> Graph:
     return made
 
 
-def context(target: str = "cpu", **policy: Any) -> Context:
+def context(target: str | Target = "cpu", **policy: Any) -> Context:
     return Context.of(target, FusionOptions(dispatch=DispatchPolicy(**policy)))
 
 
@@ -169,10 +170,10 @@ def branch() -> Graph:
     return graph(*ops.if_(pred, a, then=then, else_=other))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_bodies_are_legal_too(target: str) -> None:
+@pytest.mark.parametrize("target", [*TARGETS, LIMITED])
+def test_bodies_are_legal_too(target: str | Target) -> None:
     made = legal(branch(), context(target))
-    assert ("if" in ops_in(made)) == (target != "metal")
+    assert ("if" in ops_in(made)) == (target is not LIMITED)
     assert ("rms_norm" in ops_within(made)) == (target != "tpu")
 
 

@@ -22,7 +22,17 @@ from rlx.passes.fusion.matches import apply
 from rlx.passes.fusion.regions import region_match
 from rlx.passes.options import FusionOptions
 from tests.effort import tries
-from tests.unit.fusing import TARGETS, fuse, fused, inputs, ops_in, ops_within, params, refusals
+from tests.unit.fusing import (
+    LIMITED,
+    TARGETS,
+    fuse,
+    fused,
+    inputs,
+    ops_in,
+    ops_within,
+    params,
+    refusals,
+)
 
 
 def graph(*outputs: Any) -> Graph:
@@ -321,7 +331,7 @@ def test_a_value_that_is_an_output_becomes_a_result() -> None:
     g.set_outputs([total, ops.exp(total), ops.tanh(total)])
     made, _ = fused(g, "cpu")
     assert len(made.outputs[0].inputs[0].shapes) == 3
-    made, decisions = fused(g, "metal")
+    made, decisions = fused(g, LIMITED)
     assert ops_in(made) == ["add", "exp", "tanh"]
     assert set(refusals(decisions, "fuse_region")) == {reasons.SEVERAL_RESULTS}
 

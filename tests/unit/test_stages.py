@@ -10,7 +10,7 @@ import pytest
 
 import rlx
 from rlx.ir.interpret import evaluate
-from tests.unit.fusing import ops_in
+from tests.unit.fusing import LIMITED, ops_in
 
 ROW = rlx.Shape([4, 8])
 
@@ -65,11 +65,11 @@ def test_a_module_that_is_not_legal_is_not_planned() -> None:
     g = rlx.Graph("g")
     g.set_outputs([g.stft(g.input("x", rlx.Shape([64])), n_fft=8, hop=4)])
     with pytest.raises(rlx.UnsupportedError, match="metal cannot run it"):
-        rlx.CompilePipeline("metal").plan_lir(g)
+        rlx.CompilePipeline(LIMITED).plan_lir(g)
 
 
 def test_preprocessing_lowers_control_flow_alone() -> None:
-    made = rlx.CompilePipeline("metal").preprocess_mir(branch())
+    made = rlx.CompilePipeline(LIMITED).preprocess_mir(branch())
     assert "if" not in ops_in(made.graph)
     assert {"rms_norm", "where"} <= set(ops_in(made.graph)), "other ops stay as they are"
     assert "tanh" not in [n.op for n in made.graph.nodes], "what nothing needs is gone"

@@ -13,6 +13,7 @@ import pytest
 import rlx
 from rlx import Phase, ops
 from rlx.plan.check.checker import check
+from tests.unit.fusing import LIMITED
 
 BACKENDS = ("reference", "cpu")
 RNG = np.random.default_rng(7)
@@ -39,7 +40,7 @@ def compiled(graph: rlx.Graph, target: str, params: Any = WEIGHTS) -> rlx.Execut
     return rlx.compile(graph, target=target, params=params, cache=False)
 
 
-def phases(graph: rlx.Graph, target: str) -> dict[str, set[str]]:
+def phases(graph: rlx.Graph, target: str | rlx.Target) -> dict[str, set[str]]:
     """Phase → the ops of its kernels, those of regions by their bodies."""
     plan = rlx.CompilePipeline(target).compile(graph).lir.plan
     found: dict[str, set[str]] = {p.name: set() for p in Phase}
@@ -92,7 +93,7 @@ def test_peaks_are_the_epilogue_where_they_are_lowered() -> None:
 
 
 def test_peaks_are_the_epilogue_where_they_are_a_kernel() -> None:
-    found = phases(welch(), "metal")
+    found = phases(welch(), LIMITED)
     assert found["EPILOGUE"] == {"welch_peaks"}
     assert "fft" in found["STEADY_STATE"]
 

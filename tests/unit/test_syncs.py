@@ -11,6 +11,7 @@ import rlx
 from rlx import ops
 from rlx.passes.branches import WHAT as SELECT
 from rlx.passes.outputs import WHAT as READ_BACK
+from tests.unit.fusing import LIMITED
 from tests.unit.test_gate import SCORES
 
 # -- the flagship: a spectrum and its peaks -------------------------------------------------------
@@ -142,9 +143,8 @@ def test_an_op_that_waits_for_the_host_may_be_part_of_a_region() -> None:
     spectrum = g.input("s", rlx.Shape([64, 512]))
     mel = g.log_mel(spectrum, g.param("f", rlx.Shape([80, 129])))
     g.set_outputs([g.mul(g.add(mel, 1.0), 0.5)])
-    metal = rlx.Target.of("metal")
-    waiting = replace(metal, syncs=metal.syncs | {"log_mel"})
+    waiting = replace(LIMITED, syncs=LIMITED.syncs | {"log_mel"})
     lir = rlx.CompilePipeline(waiting).compile(g).lir
     assert [n.op for n in lir.plan.schedule] == ["region"]
     assert rlx.profile_graph_io(lir, target=waiting).sync_points == 1
-    assert rlx.profile_graph_io(lir, target=metal).sync_points == 0
+    assert rlx.profile_graph_io(lir, target=LIMITED).sync_points == 0

@@ -14,6 +14,7 @@ from rlx.cost.machine import CacheLevel
 from rlx.cost.target import FusionLimits, FusionTarget, Target
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import table
+from tests.unit.fusing import LIMITED
 
 ALL = [Target.of(t) for t in FusionTarget]
 FUSED = [
@@ -114,7 +115,7 @@ def _welch(n_fft: int, k: int, dtype: DType = DType.F32) -> Node:
 
 
 def test_welch_peaks_is_native_within_the_kernels_bounds() -> None:
-    target = Target.of("metal")
+    target = LIMITED
     assert target.claim(_welch(1022, 64)).is_native  # 512 bins
     assert target.claim(_welch(1024, 64)).kind == "lowered"  # 513 bins
     assert "k up to 64, not 65" in target.claim(_welch(256, 65)).reason
@@ -125,7 +126,7 @@ def test_welch_peaks_is_native_within_the_kernels_bounds() -> None:
 
 def test_welch_peaks_elsewhere() -> None:
     assert Target.of("cpu").claim(_welch(4096, 100)).kind == "lowered"  # to three kernels
-    for name in ("cuda", "rocm", "wgpu", "tpu", "mlx"):
+    for name in ("cuda", "rocm", "metal", "wgpu", "tpu", "mlx"):
         assert Target.of(name).claim(_welch(256, 16)).kind == "lowered"
 
 
@@ -163,11 +164,11 @@ def _loop(max_iterations: int | None) -> Node:
 
 
 def test_a_target_that_unrolls_refuses_an_unbounded_loop_with_the_reason() -> None:
-    running = dict.fromkeys(("cpu", "cuda", "rocm", "wgpu"), "native")
-    for name, kind in {**running, "metal": "no"}.items():
-        assert Target.of(name).claim(_loop(None)).kind == kind
-    assert "max_iterations" in Target.of("metal").claim(_loop(None)).reason
-    assert Target.of("metal").claim(_loop(8)).kind == "lowered"
+    for name in ("cpu", "cuda", "rocm", "metal", "wgpu"):
+        assert Target.of(name).claim(_loop(None)).kind == "native"
+    assert LIMITED.claim(_loop(None)).kind == "no"
+    assert "max_iterations" in LIMITED.claim(_loop(None)).reason
+    assert LIMITED.claim(_loop(8)).kind == "lowered"
 
 
 def test_a_scan_is_unrolled_only_where_its_length_is_fixed() -> None:
@@ -179,9 +180,9 @@ def test_a_scan_is_unrolled_only_where_its_length_is_fixed() -> None:
         attrs = {"body": body, "length": length, "num_carries": 1}
         return g.node("scan", (g.input("c", Shape([])), xs), attrs)
 
-    running = dict.fromkeys(("cpu", "cuda", "rocm", "wgpu"), ["native"] * 2)
-    for name, kinds in {**running, "metal": ["lowered", "no"]}.items():
-        assert [Target.of(name).claim(scan(n)).kind for n in (4, Dim("n"))] == kinds
+    running = dict.fromkeys(map(Target.of, ("cpu", "cuda", "metal", "wgpu")), ["native"] * 2)
+    for target, kinds in {**running, LIMITED: ["lowered", "no"]}.items():
+        assert [target.claim(scan(n)).kind for n in (4, Dim("n"))] == kinds
 
 
 # -- views ----------------------------------------------------------------------------------------

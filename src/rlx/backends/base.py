@@ -87,6 +87,7 @@ BUILT_IN = {
     "cpu": "rlx.backends.cpu.backend",
     "cuda": "rlx.backends.cuda.backend",
     "rocm": "rlx.backends.rocm.backend",
+    "metal": "rlx.backends.metal.backend",
     "wgpu": "rlx.backends.wgpu.backend",
 }
 

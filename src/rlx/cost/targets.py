@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rlx.core.dtype import DType
 from rlx.cost.machine import DOCUMENTED
-from rlx.cost.target import LOOPS, REGION_KINDS, FusionLimits, KernelLimit, Target
+from rlx.cost.target import LOOPS, REGION_KINDS, FusionLimits, Target
 from rlx.ops.op import Kind
 
 _BOUNDED = FusionLimits(32, 16)
@@ -50,17 +50,8 @@ WHY_NO_LAPACK = (
 _CPU_FACTORS: Mapping[str, str] = dict.fromkeys(
     ("qr", "svd", "eigh", "solve", "slogdet"), WHY_NO_LAPACK
 )
-_METAL = _GPU | _ops("dot_general log_mel welch_peaks fused_swiglu fused_conv_bias_act")
 _MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _RECURRENCES - {"group_norm"}
 _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
-
-# -- what a kernel can take -----------------------------------------------------------------------
-
-_WELCH = KernelLimit(
-    frozenset({DType.F32}), {"k": 64}, 2046,
-    "512 bins, one per thread, are n_fft 1023, which is 2046 parts",
-)  # fmt: skip
-_GPU_LIMITS = {"welch_peaks": _WELCH}
 
 # -- what does not exist --------------------------------------------------------------------------
 
@@ -74,12 +65,6 @@ _NO_DOUBLE_MSL = {
 }
 _NO_C128_MLX = {DType.C128: "MLX has complex64 only. Use c64, or another target"}
 _NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target"}
-
-_MSL_FACTORS: Mapping[str, str] = dict.fromkeys(
-    ("qr", "svd", "eigh"),
-    "Metal Performance Shaders factorises by LU and Cholesky only. Use another target",
-)
-"""XLA and MLX bring LAPACK's routines of their own; for CUDA, ROCm and WebGPU the host has them."""
 
 # -- what is read in place ------------------------------------------------------------------------
 
@@ -134,12 +119,7 @@ def _by_kernels(name: str) -> Target:
 
 
 def _metal() -> Target:
-    return Target(
-        "metal", DOCUMENTED["metal"], _BOUNDED, _GENERATED, _METAL, _GPU_LIMITS, _MSL_FACTORS,
-        _NO_DOUBLE_MSL,
-        views=_STRIDED, syncs=_HOST, loops=frozenset(),
-        regions=_ALL_REGIONS - {"multi_result"},
-    )  # fmt: skip
+    return replace(_by_kernels("metal"), missing_dtypes=_NO_DOUBLE_MSL)
 
 
 def _mlx() -> Target:

@@ -274,7 +274,7 @@ def fired(target: Any) -> set[str]:
 def test_what_bytes_stand_for_is_multiplied_as_bytes_where_there_are_kernels() -> None:
     rules = {"dequantized_conv_as_conv_integer", "dequantized_matmul_as_matmul_integer"}
     assert rules <= fired(CpuBackend().target())
-    assert not rules & fired("metal")
+    assert not rules & fired("mlx")
 
 
 def test_sums_of_what_bytes_stand_for_are_no_less_exact() -> None:

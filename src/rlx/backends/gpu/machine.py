@@ -11,9 +11,9 @@ from typing import Literal
 
 from rlx.core.dtype import DType
 
-TileKind = Literal["mma", "wgmma", "mfma", "wmma"]
+TileKind = Literal["mma", "wgmma", "mfma", "wmma", "simdgroup"]
 """Matrix instructions: of a warp, or of four warps out of shared memory (NVIDIA); of a wave (AMD:
-mfma of data-centre chips, wmma of the others)."""
+mfma of data-centre chips, wmma of the others); of a simdgroup (Apple)."""
 
 LANES = 32
 """Of a machine whose warps are not known: no GPU has wider accesses than 32 threads fill."""

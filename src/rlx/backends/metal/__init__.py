@@ -1,0 +1,1 @@
+"""Apple's GPUs: MSL of SIMT programs, compiled and run by Metal."""

@@ -1,0 +1,1 @@
+"""SIMT programs as source of the Metal shading language."""
