@@ -108,6 +108,20 @@ def applied(case: Case, arrays: Sequence[Array], *, has_weights: bool = False) -
     return Applied(graph, values, node, case)
 
 
+def flushed(values: Mapping[str, Array]) -> dict[str, Array]:
+    """The same with 0 for numbers below the least normal one of f32: WGSL lets an implementation
+    take one for the other, as SwiftShader does, and their logarithms and reciprocals differ."""
+    return {name: _flushed(array) for name, array in values.items()}
+
+
+def _flushed(array: Array) -> Array:
+    parts = _real(np.ascontiguousarray(array).copy())
+    if DType.of(parts.dtype) in (DType.F32, DType.BF16):
+        size = np.abs(parts.astype(np.float64))
+        parts[(size > 0) & (size < float(np.finfo(np.float32).tiny))] = 0
+    return parts.view(array.dtype).reshape(array.shape)
+
+
 def kernel_of(made: Applied) -> Kernel | None:
     """The loop kernel, where the op is one."""
     if not made.case.specs or not all(s.is_static for s in made.node.shapes):
