@@ -77,6 +77,6 @@ def _access_json(access: Access, dtype: DType) -> Json:
 def _text(access: Access, dtype: DType, unit: int, *, is_atomic: bool = False) -> str:
     if not is_atomic and Words.of("", [(access, dtype)]).is_atomic:
         return ""
-    lines = function_lines(access, dtype, Words("m{binding}", unit, is_atomic), "p.b{buffer} + ")
+    lines = function_lines(access, dtype, Words("m{binding}", unit, is_atomic))
     name = access.function
     return "\n".join([lines[0].replace(name, f"{name[:-1]}{{buffer}}", 1), *lines[1:]])

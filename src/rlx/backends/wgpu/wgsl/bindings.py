@@ -68,13 +68,13 @@ def binding_text(
     lines.append(f"@group(0) @binding({len(made)}) var<uniform> p: Params;")
     for access in accesses:
         array = made[bindings[access.buffer]]
-        lines += function_lines(access, dtypes[access.buffer], array, f"p.b{access.buffer} + ")
+        lines += function_lines(access, dtypes[access.buffer], array)
     return "\n".join([*lines, ""])
 
 
-def function_lines(access: Access, dtype: DType, array: Words, first: str) -> list[str]:
-    """The function of an access; `first` is the first element of the buffer, if not the array's."""
-    return list(_Function(access, dtype, array, first).lines())
+def function_lines(access: Access, dtype: DType, array: Words) -> list[str]:
+    """The function of an access: of an element of the array, and numbers or a mask."""
+    return list(_Function(access, dtype, array).lines())
 
 
 Typed = tuple[Access, DType]
@@ -117,7 +117,6 @@ class _Function:
     access: Access
     dtype: DType
     array: Words
-    first: str
 
     @property
     def _words(self) -> int:
@@ -133,7 +132,7 @@ class _Function:
         loops, in which one adapter was caught for minutes."""
         access, kind = self.access, word_type(self._words)
         is_load = access.kind == "load"
-        given = ["i: i32", *(["v: " + kind] if not is_load else [])]
+        given = ["at: i32", *(["v: " + kind] if not is_load else [])]
         given += ["mask: bool"] if access.is_masked else []
         yield f"fn {access.function}({', '.join(given)}){f' -> {kind}' if is_load else ''} {{"
         yield from [f" var r: {kind};"] if is_load else []
@@ -148,11 +147,12 @@ class _Function:
         size = self.dtype.itemsize
         if size < WORD_BYTES:
             return f"e >> {2 - size.bit_length() + 1}u"
-        return "e" if size == WORD_BYTES else f"e << {(size // WORD_BYTES).bit_length() - 1}u"
+        return f"e << {(size // WORD_BYTES).bit_length() - 1}u"
 
     def _body(self) -> Iterator[str]:
-        yield f"let e = {self.first}u32(i);"
-        yield f"let w = {self._word()};"
+        is_word = self.dtype.itemsize == WORD_BYTES
+        yield f"let {'w' if is_word else 'e'} = u32(at);"
+        yield from [] if is_word else [f"let w = {self._word()};"]
         match self.access.kind:
             case "load":
                 yield from self._load()

@@ -19,7 +19,8 @@ WORD = re.compile(r"\b[a-z_]\w*(?=\()")
 
 HELPERS: dict[str, str] = {
     "f32_of": "fn f32_of(bits: u32) -> f32 { return bitcast<f32>(bits); }",
-    "rounded": "fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ p.zero); }",
+    "rounded": """var<private> zero: u32;
+fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }""",
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
     "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) || is_nan(x)); }",
     "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) || is_nan(x)); }",

@@ -34,6 +34,10 @@ class Memory(Arithmetic):
         held = self.one(value)
         return f"bitcast<i32>(({held}).x)" if value.dtype in WIDE else held
 
+    def element(self, access: Access, index: Value) -> str:
+        """Of a binding, where buffers begin at some element."""
+        return f"first_{access.buffer} + {self.index(index)}"
+
     def function(self, access: Access) -> str:
         self.accesses[access] = None
         return access.function
@@ -47,14 +51,14 @@ class Memory(Arithmetic):
     def load(self, node: ir.Load) -> None:
         mask = node.args[1:]
         access = Access(self._numbers[node.buffer], "load", len(node.results), bool(mask))
-        given = [self.index(node.args[0]), *self.all(mask)]
+        given = [self.element(access, node.args[0]), *self.all(mask)]
         self.read(node.results, access, given, self.program.buffer(node.buffer).dtype)
 
     def store(self, node: ir.Store) -> None:
         values = node.args[1 + node.has_mask :]
         access = Access(self._numbers[node.buffer], "store", len(values), node.has_mask)
         mask = self.all(node.args[1 : 1 + node.has_mask])
-        self.write(self.index(node.args[0]), values, mask, access)
+        self.write(self.element(access, node.args[0]), values, mask, access)
 
     def atomic(self, node: ir.Atomic) -> None:
         dtype = self.program.buffer(node.buffer).dtype
@@ -62,7 +66,8 @@ class Memory(Arithmetic):
         if dtype in HALVES or dtype is BOOL or (is_compared and dtype in WIDE):
             raise self.unsupported(node, f"atomic {node.op} of {dtype}; use i32 or f32.")
         access = Access(self._numbers[node.buffer], node.op, 1, len(node.args) > 2)
-        self.write(self.index(node.args[0]), node.args[1:2], self.all(node.args[2:]), access)
+        index = self.element(access, node.args[0])
+        self.write(index, node.args[1:2], self.all(node.args[2:]), access)
 
     # -- shared memory ---------------------------------------------------------------------------
 
@@ -106,7 +111,7 @@ class Memory(Arithmetic):
                 words = Words.of(f"s{number}", [(a, slot) for a in mine])
                 size = -(-array.count * slot.itemsize // 4 // words.unit)
                 lines.append(f"var<workgroup> {words.name}: array<{words.element}, {size}>;")
-                lines += [line for a in mine for line in function_lines(a, slot, words, "")]
+                lines += [line for a in mine for line in function_lines(a, slot, words)]
         return lines
 
     @property

@@ -7,6 +7,7 @@ needs warps, clusters, tiles or copies that threads do not wait for is refused: 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -21,8 +22,10 @@ from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.wgpu.wgsl.functions import definitions
 from rlx.backends.wgpu.wgsl.helpers import called
 from rlx.backends.wgpu.wgsl.memory import Memory
-from rlx.backends.wgpu.wgsl.module import Argument, Module, Target
+from rlx.backends.wgpu.wgsl.module import MAX_WORKGROUPS, Argument, Module, Target
 from rlx.backends.wgpu.wgsl.text import F32, I32, U32, WIDE
+
+NAMES = re.compile(r"\b[a-z]\w*")
 
 
 def module_of(program: Program, target: Target | None = None) -> Module:
@@ -65,7 +68,7 @@ class Printer(Memory):
         program = self.program
         self._check()
         for number, scalar in enumerate(program.scalars):
-            self.held[scalar.value] = self._argument(number, scalar)
+            self.held[scalar.value] = f"s{number}"
         self.nodes(program.body)
         shared = [*self.shared_lines(), *self._agreements]
         body = [*self.table_lines(), *shared, *self._kernel()]
@@ -94,17 +97,60 @@ class Printer(Memory):
     def _kernel(self) -> Iterator[str]:
         yield f"@compute @workgroup_size({self.program.block}, 1, 1)"
         given = (
-            "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>"
+            "@builtin(local_invocation_index) local: u32",
+            "@builtin(workgroup_id) id: vec3<u32>",
         )
-        yield f"fn {_identifier(self.program.name)}({given}) {{"
-        yield " let thread = i32(local);"
-        yield " let linear = group.x + group.y * p.fold;"
-        yield " if (linear >= p.gx * p.gy * p.gz) { return; }"
-        yield " let block_x = i32(linear % p.gx);"
-        yield " let block_y = i32(linear / p.gx % p.gy);"
-        yield " let block_z = i32(linear / p.gx / p.gy);"
-        yield from self.lines
+        yield f"fn {_identifier(self.program.name)}({', '.join(given)}) {{"
+        body = "\n".join(self.lines)
+        used = frozenset(NAMES.findall(body))
+        yield from (f" {line}" for line in self._blocks(used))
+        yield from (f" {line}" for line in self._arguments(used))
+        yield body
         yield "}"
+
+    def _blocks(self, used: frozenset[str]) -> Iterator[str]:
+        """The thread's number, and which block of the grid it is in: workgroups are counted row by
+        row, and those behind the last block end at once."""
+        x, y, z = self._grid
+        yield "let thread = i32(local);"
+        yield "let block = id.x + id.y * p.fold;"
+        if not self._is_one_row:
+            yield f"if (block >= {x} * {y} * {z}) {{ return; }}"
+        is_line = (y, z) == ("1u", "1u")
+        places = {
+            "block_x": "block" if is_line else f"block % {x}",
+            "block_y": f"(block / {x}) % {y}",
+            "block_z": f"block / ({x} * {y})",
+        }
+        yield from (f"let {name} = i32({at});" for name, at in places.items() if name in used)
+
+    @property
+    def _grid(self) -> list[str]:
+        """Blocks along each dim: a number, or a word of the uniform block."""
+        dims = zip("xyz", self.program.grid)
+        return [f"{d}u" if isinstance(d, int) else f"p.g{n}" for n, d in dims]
+
+    @property
+    def _is_one_row(self) -> bool:
+        """Are there as many workgroups as blocks, whatever the sizes?"""
+        sizes = [d for d in self.program.grid if isinstance(d, int)]
+        return len(sizes) == 3 and math.prod(sizes) <= MAX_WORKGROUPS
+
+    def _arguments(self, used: frozenset[str]) -> Iterator[str]:
+        """What is read of the uniform block, once."""
+        for number, scalar in enumerate(self.program.scalars):
+            if f"s{number}" in used:
+                yield f"let s{number} = {self._argument(number, scalar)};"
+        for number in sorted({a.buffer for a in self.accesses if not a.is_shared}):
+            yield f"let first_{number} = i32(p.b{number});"
+        if self.is_rounding:
+            yield "zero = p.zero;"
+
+    @property
+    def is_rounding(self) -> bool:
+        """Are there sums that no compiler may see through?"""
+        defined = definitions(self.functions.values())
+        return any("rounded(" in line for line in (*self.lines, *defined))
 
     # -- threads ---------------------------------------------------------------------------------
 
@@ -116,11 +162,11 @@ class Printer(Memory):
             case "block":
                 return f"block_{'xyz'[node.dim]}"
             case "blocks":
-                return f"i32(p.g{'xyz'[node.dim]})"
+                return f"i32({self._grid[node.dim]})"
             case "lane":
-                return f"(thread % {warp}i)"
+                return f"(thread % {warp}i)" if warp > 1 else "0i"
             case "warp":
-                return f"(thread / {warp}i)"
+                return f"(thread / {warp}i)" if warp > 1 else "thread"
             case _:
                 raise self.unsupported(node, "clusters; lower it without.")
 
