@@ -2,8 +2,7 @@
 
 Every compile is in a process of its own: one into an empty cache, then some out of it, with batch
 and length named, and again for 1×128 tokens. The model is f32, built here with random weights; or
-it is the `--onnx` file, as that has it. A compile opens the device, too, and uploads the weights of
-a file; those of the model that is built here are given by `set_params`, which is timed by itself.
+it is the `--onnx` file, as that has it. A compile opens the device and uploads the weights, too.
 What it imports when it is first needed is part of the first line; the second is a process that
 imported it before. The driver's own cache of assembled code is off. Processes out of the cache must
 give the bits of the cold one.
@@ -74,7 +73,6 @@ def _rows(args: argparse.Namespace, kind: str) -> list[Check]:
         Check("  the same, imported before", _least(early, "compile_s"), "s", CACHED_S),
         Check("  reading the model, cold", cold["load_s"], "s"),
         Check("  reading the model, from cache", _least(late, "load_s"), "s"),
-        Check("  set_params: weights copied, uploaded, packed", _least(late, "params_s"), "s"),
         Check("  import of all that a cached program uses", _least(early, "import_s"), "s"),
         Check("  the first call", _least(late, "call_s") * 1e3, "ms"),
         Check("  kernels", cold["kernels"], ""),
@@ -119,15 +117,14 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     import rlx
 
     load_s, (model, given) = _timed(_loader(args, args.child == "named"))
-    compile_s, exe = _timed(lambda: rlx.compile(model, args.target))
-    params_s, _ = _timed(lambda: given and exe.set_params(given))
+    compile_s, exe = _timed(lambda: rlx.compile(model, args.target, params=given))
     ids = np.arange(SHAPE[0] * SHAPE[1], dtype=np.int64).reshape(SHAPE) + 1
     call_s, made = _timed(lambda: exe(ids, np.ones_like(ids)))
     bits = hashlib.sha256(b"".join(a.tobytes() for a in _arrays(made))).hexdigest()
+    spans = exe.codegen_spans
     return {
-        "import_s": import_s, "load_s": load_s, "compile_s": compile_s, "params_s": params_s,
-        "call_s": call_s, "bits": bits, "stages": _stages(exe.codegen_spans),
-        "kernels": len(exe._program.artefact.codes),
+        "import_s": import_s, "load_s": load_s, "compile_s": compile_s, "call_s": call_s,
+        "bits": bits, "kernels": len(exe._program.artefact.codes), "stages": _stages(spans),
         "modules": " ".join(m for m in sys.modules if m.startswith("rlx.")),
     }  # fmt: skip
 

@@ -16,9 +16,7 @@ from rlx.core.dtype import DType
 from rlx.core.sections import Sections
 from rlx.core.sections import packed as joined
 from rlx.core.shape import Shape
-from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph
-from rlx.kernel.program.program import KernelProgram
 from tests.backend.gpu.simulated_backend import SimulatedBackend, program_of
 
 BACKEND = SimulatedBackend()
@@ -76,32 +74,3 @@ def test_a_damaged_file_is_an_error(tmp_path: Any) -> None:
     file = Sections.open(path)
     with pytest.raises(rlx.Error, match="Make it again"):
         opened(file.head["program"], file)
-
-
-class _Noted(SimulatedBackend):
-    """A backend that notes what it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    @property
-    def identity(self) -> str:
-        self.asked.append("identity")
-        return super().identity
-
-    def program(self, lir: LirModule) -> KernelProgram:
-        self.asked.append("program")
-        return super().program(lir)
-
-
-def test_a_device_is_identified_where_there_may_be_an_entry(tmp_path: Any) -> None:
-    """A compile into an empty cache need not wait until the device is open."""
-    asked: list[list[str]] = []
-    for _ in range(2):
-        session, backend = rlx.Session("cpu", cache=tmp_path), _Noted()
-        session.backend, session.target = backend, backend.target()
-        session.compile(scaled())
-        asked.append(backend.asked)
-    assert asked[0][0] == "program"
-    assert "program" not in asked[1]

@@ -24,6 +24,7 @@ from rlx.ir.lir import LirModule
 if TYPE_CHECKING:
     from rlx.backends.gpu.code import Assembled
     from rlx.backends.gpu.kernels import GpuKernels
+    from rlx.backends.gpu.runtime.calibration import Effort
     from rlx.backends.gpu.runtime.program import GpuProgram
     from rlx.backends.gpu.runtime.routine import Artefact
     from rlx.backends.gpu.runtime.timed import TimedProgram
@@ -176,7 +177,12 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     def measure(self, progress: Progress) -> tuple[Numbers, ...]:
         from rlx.backends.gpu.runtime.calibration import measure
 
-        return measure(self.device(), progress)
+        return measure(self.device(), progress, self.effort)
+
+    @property
+    def effort(self) -> Effort | None:
+        """How much is measured, where it is not the usual."""
+        return None
 
     def calibrated(self, threads: int) -> Numbers | None:
         """Of the device, whatever the number of the host's threads."""

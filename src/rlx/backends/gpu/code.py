@@ -36,9 +36,8 @@ def assembled(
     tuned = Tuned() if search is None else search.tuned(program)
     launches = {t.key: tuned.launches.get(t.key, t) for t in launches_of(program)}
     log.note("search", [c.name for c in tuned.codes.values()], start)
-    # a kernel's alternatives for its greatest sizes come last, and take longest to assemble
     missing: dict[object, Launch] = {
-        key: t for key, t in reversed(launches.items()) if key not in tuned.codes
+        key: t for key, t in launches.items() if key not in tuned.codes
     }
     start = _clock()
     made = assemble(_written(missing, tuned, log))

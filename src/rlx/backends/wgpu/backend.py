@@ -18,6 +18,7 @@ from rlx.core.errors import Error
 from rlx.core.tune import Tune
 
 if TYPE_CHECKING:
+    from rlx.backends.gpu.runtime.calibration import Effort
     from rlx.backends.gpu.simt.program import Program
     from rlx.backends.wgpu.device import WgpuDevice
 
@@ -97,6 +98,16 @@ class WgpuBackend(GpuBackend):
     @property
     def machine(self) -> GpuMachine:
         return self.target_architecture.machine
+
+    @property
+    def effort(self) -> Effort:
+        """What fits a binding; less where the host does all of it."""
+        from rlx.backends.gpu.runtime.calibration import Effort
+
+        most = self.device().limits.max_bytes
+        if self.target_architecture.is_software:
+            return Effort(5, 4, 20, min(most, 1 << 25), 4 << 20, 128, 2)
+        return Effort(memory_bytes=min(most, Effort().memory_bytes))
 
     def assemble(self, programs: Iterable[Program]) -> list[Code]:
         from rlx.backends.wgpu.assemble import assemble

@@ -190,7 +190,8 @@ class _Measured:
     def __init__(self, probe: _Probe, progress: Progress) -> None:
         self.probe, self._progress, self._done = probe, progress, 0
         self.has_tiles = bool(probe.device.machine.tiles & {"mma", "wgmma"})
-        self.total = 7 + 2 * self.has_tiles + bool(probe.device.cache_bytes)
+        self.floats = (F32, F64) if probe.device.machine.has_f64 else (F32,)
+        self.total = 5 + len(self.floats) + 2 * self.has_tiles + bool(probe.device.cache_bytes)
 
     def step(self, what: str) -> None:
         self._progress(self._done, self.total, what)
@@ -225,7 +226,7 @@ class _Measured:
     def _rates(self) -> dict[DType, float]:
         """A complex product is four real ones, which its flops count."""
         found: dict[DType, float] = {}
-        for dtype in (F32, F64):
+        for dtype in self.floats:
             self.step(f"arithmetic in {dtype}")
             found[dtype] = self.probe.multiply_adds(dtype)
         for dtype in (F16, BF16):
@@ -233,4 +234,5 @@ class _Measured:
             if self.has_tiles:
                 self.step(f"products in {dtype}")
                 found[dtype] = self.probe.products(dtype)
-        return found | {DType.C64: found[F32], DType.C128: found[F64]}
+        parts = {DType.C64: F32, DType.C128: F64}
+        return found | {c: found[part] for c, part in parts.items() if part in found}
