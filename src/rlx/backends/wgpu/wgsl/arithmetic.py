@@ -29,6 +29,8 @@ OPERATORS = {
     "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
 FAST = {"exp": "exp", "exp2": "exp2", "log": "log", "sqrt": "sqrt", "rsqrt": "inverseSqrt"}
+SAFE = ("min", "max", "and", "or", "xor", "not")
+"""Operations that overflow for no constants."""
 INSIDE = ("shr", "rem", "min", "max", "and", "or", "xor", "div")
 """Operations whose result is a number of 8 or 16 bits where the operands are."""
 
@@ -98,8 +100,8 @@ class Arithmetic(Structured):
     def operands(self, node: Node) -> list[str]:
         """Its arguments. Of constants alone, they get names: an expression of constants is
         evaluated by compilers, which refuse what overflows."""
-        is_constant = all(self.number(a) is not None for a in node.args)
-        if not is_constant:
+        is_safe = isinstance(node, ir.Compare) or getattr(node, "op", "") in SAFE
+        if is_safe or any(self.number(a) is None for a in node.args):
             return self.all(node.args)
         return [self.let(self.type_name(a.dtype), self.one(a)) for a in node.args]
 
@@ -281,8 +283,10 @@ class Arithmetic(Structured):
     def bitcast(self, node: ir.Bitcast) -> str:
         (x,) = self.operands(node)
         given, to = node.args[0].dtype, node.result.dtype
-        if given in WIDE or given is to:
+        if given in WIDE or (type_of(given) == type_of(to) and given.itemsize == 4):
             return x
+        if given.itemsize == 4:
+            return f"bitcast<{type_of(to)}>({x})"
         return self.of_bits(self.bits_of(x, given), to)
 
     def bits_of(self, x: str, dtype: DType) -> str:
