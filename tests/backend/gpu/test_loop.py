@@ -168,6 +168,14 @@ def test_rows_are_a_warps_or_a_blocks_by_their_length() -> None:
     assert (long.team, long.chunks) == ("block", 0)
 
 
+def test_many_rows_have_as_many_vectors_in_flight_whatever_their_operands() -> None:
+    x = of(BF16, (16384, 4096), (16384, 4096), (4096,), (4096,))
+    one = Case(lambda x, r, w, b: ops.layer_norm(x, w, b, eps=1e-5), x)
+    two = Case(lambda x, r, w, b: ops.layer_norm(ops.add(x, r), w, b, eps=1e-5), x)
+    found = [choose(kernel_of(case)) for case in (one, two)]
+    assert [(s.block, s.chunks) for s in found] == [(128, 4), (256, 2)]
+
+
 def test_a_staged_row_is_loaded_once() -> None:
     staged = program_of(CASES["softmax vectors"], GpuMachine())
     assert sum(isinstance(n, ir.Load) for n in staged.nodes) == 2  # chunks
@@ -241,6 +249,7 @@ def test_constants_are_loaded_before_the_kernels_before_are_done(name: str) -> N
     assert {b.name for b in early.buffers if b.access == "constant"} == {"x1", "x2", "x3"}
     before = list(early.nodes)[: [type(n) for n in early.nodes].index(ir.WaitDependencies)]
     assert any(isinstance(n, ir.Load) for n in before)
+    assert not any(isinstance(n, ir.Convert) and n.result.dtype.is_float for n in before)
     results = [Shape([evaluate_dims(s, sizes)], s.dtype) for s in case.node().shapes]
     for a, b in zip(*(laws.execute(p, case.data(sizes), results, sizes) for p in (plain, early))):
         np.testing.assert_array_equal(a, b)

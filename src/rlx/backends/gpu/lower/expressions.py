@@ -179,8 +179,18 @@ class Expressions(Scopes, ABC):
     def _loaded(self, node: Load, guards: Guards) -> Values:
         return [v.to(node.dtype.compute) for v in self.fetched(node, guards)]
 
+    def request_load(self, node: Load) -> None:
+        """Load elements where they belong, and do not use them yet: nothing waits for them."""
+        with self.at(self.place(node, ())) as scope:
+            if node not in scope.requested:
+                scope.requested[node] = self._fetched(node, ())
+
     def fetched(self, node: Load, guards: Guards) -> Values:
         """The elements as they are stored."""
+        found = self.scopes[-1].requested.get(node)
+        return self._fetched(node, guards) if found is None else found
+
+    def _fetched(self, node: Load, guards: Guards) -> Values:
         index, masks = self.affine(node.at), self.masks(guards)
         if node.args:
             index, masks = self._gathered(node, index, masks, guards)

@@ -249,11 +249,11 @@ class _Loop(Reductions):
         """What is small and depends on no kernel of the run, before it is waited for."""
         for node in early_loads(self.kernel, self.schedule):
             if node.free <= set(self.schedule.outer):
-                self.value(node)
+                self.request_load(node)
                 continue
             for chunk in self.chunks:
                 with self.inside(chunk):
-                    self.value(node)
+                    self.request_load(node)
 
     def _team(self) -> None:
         schedule = self.schedule

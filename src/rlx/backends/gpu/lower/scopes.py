@@ -46,7 +46,7 @@ class Scope:
 
     def moved(self, depth: int, mask: Var | None) -> Scope:
         """The same place in an inner region, with all that is known outside of it."""
-        return Scope(depth, self.index, mask, dict(self.known))
+        return Scope(depth, self.index, mask, dict(self.known), requested=dict(self.requested))
 
 
 class Scopes:

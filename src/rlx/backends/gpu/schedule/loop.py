@@ -37,8 +37,8 @@ MAX_UNROLL = 8
 STAGED_ELEMENTS = 32
 """Of a row that a thread keeps in registers, where vectors are short."""
 BUSY_VECTORS, IDLE_VECTORS = 4, 2
-"""Of a row that each thread has: where there are many rows, few warps that meet at a barrier and
-much in flight; where there are few, many threads to be done soon."""
+"""That each thread loads of a row: where there are many rows, of all operands together, few warps
+that meet at a barrier and much in flight; where there are few, many threads to be done soon."""
 MIN_BLOCK = 64
 MIN_VECTORS = 64
 """Of an axis that ends with a part of one."""
@@ -329,7 +329,8 @@ def _by_teams(
     if longest is None:
         return GpuSchedule(outer, row, "block", gpu.block, vector, width, 0, gpu.warp)
     rows = prod(estimate(a.extent) for a in outer)
-    each = BUSY_VECTORS if rows >= BUSY_VECTORS * gpu.processors else IDLE_VECTORS
+    is_busy = rows >= BUSY_VECTORS * gpu.processors
+    each = max(IDLE_VECTORS, BUSY_VECTORS // _streams(kernel, row)) if is_busy else IDLE_VECTORS
     block = gpu.warp if longest <= gpu.warp_row else _block(longest, each * width, gpu)
     chunks = _ceil(longest, block * width)
     fits = chunks <= gpu.staged_vectors or chunks * width <= STAGED_ELEMENTS
@@ -340,6 +341,12 @@ def _by_teams(
     while block < gpu.block and 2 * block * gpu.processors <= rows * gpu.warp:
         block *= 2
     return GpuSchedule(outer, row, "warp", block, vector, width, chunks, gpu.warp)
+
+
+def _streams(kernel: Kernel, row: tuple[Axis, ...]) -> int:
+    """Operands of which each row has elements of its own."""
+    loads = [n for n in kernel.nodes if isinstance(n, Load) and n.free & set(row)]
+    return max(1, len({n.operand for n in loads if n.free - set(row)}))
 
 
 def _ceil(a: int, b: int) -> int:

@@ -13,7 +13,7 @@ from rlx.backends.gpu.lower.elementwise import cast, is_native
 from rlx.backends.gpu.lower.expressions import failure_text, gathers
 from rlx.backends.gpu.lower.hoisted import HoistedIndices
 from rlx.backends.gpu.lower.loop import index_dtype_of
-from rlx.backends.gpu.lower.scopes import Guards, Scope, Values, guarded
+from rlx.backends.gpu.lower.scopes import Scope, Values, guarded
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import product
@@ -98,16 +98,10 @@ class ProductExpressions(HoistedIndices):
                 continue
             if is_early and node.operand not in self.constants:
                 continue
-            with self.at(self.place(node, ())) as scope:
-                if node not in scope.requested:
-                    scope.requested[node] = super().fetched(node, ())
+            self.request_load(node)
 
     def is_open(self, axis: Axis) -> bool:
         return any(axis in s.index for s in self.scopes)
-
-    def fetched(self, node: Load, guards: Guards) -> Values:
-        found = self.scopes[-1].requested.get(node)
-        return super().fetched(node, guards) if found is None else found
 
     def factor(self, factor: Expr) -> Values:
         """The values as numbers of the sums' dtype; zeros at points that are none."""
