@@ -51,6 +51,8 @@ class Arithmetic(Structured):
 
     language = "WGSL"
     endless = "loop"
+    has_f16: bool = False
+    """Are there conversions to f16, which round to nearest? Packing alone need not."""
 
     def constant(self, name: str, kind: str, expression: str) -> str:
         return f"let {name}: {kind} = {expression};"
@@ -126,12 +128,21 @@ class Arithmetic(Structured):
 
     def _float(self, node: ir.Binary, a: str, b: str) -> str:
         if node.op in ("min", "max"):
-            return f"{node.op}_f32({a}, {b})"
+            return self._extremum(node, a, b)
         if node.op not in ("add", "sub", "mul", "div"):
             raise self.unsupported(node, f"{node.op} of {node.result.dtype}; expand it.")
         if node.args[0] is node.args[1] and node.op in ("sub", "div"):
             b = f"rounded({b})"
         return self.rounding(node, f"({a} {OPERATORS[node.op]} {b})")
+
+    def _extremum(self, node: ir.Binary, a: str, b: str) -> str:
+        """NaN if either is; beside a number one comparison does, which NaN fails."""
+        for value, other in (node.args, node.args[::-1]):
+            number = self.number(other)
+            if number is not None and number == number:
+                x, y = self.named(value), self.one(other)
+                return f"select({x}, {y}, {x} {'<' if node.op == 'max' else '>'} {y})"
+        return f"{node.op}_f32({a}, {b})"
 
     def rounding(self, node: Node, made: str) -> str:
         return f"rounded({made})" if node.result in self.rounded else made
@@ -262,6 +273,8 @@ class Arithmetic(Structured):
 
     def rounded_to(self, x: str, to: DType) -> str:
         """An f32 as a value of a float dtype."""
+        if to is F16 and self.has_f16:
+            return f"native_f16({x})"
         return f"to_{to}({x})" if to in HALVES else x
 
     def _integer_to_float(self, x: str, given: DType) -> str:
@@ -293,6 +306,8 @@ class Arithmetic(Structured):
         """A number that is held as the word that has its bits; those above are any."""
         if dtype is BOOL:
             return f"select(0u, 1u, {x})"
+        if dtype is F16 and self.has_f16:
+            return f"pack2x16float(vec2<f32>({x}, 0f))"
         if dtype in HALVES:
             return f"{dtype}_bits({x})"
         return x if type_of(dtype) == "u32" else f"bitcast<u32>({x})"

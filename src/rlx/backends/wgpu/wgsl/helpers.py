@@ -41,6 +41,7 @@ fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }""",
  return ((bits >> 16u) & 0x8000u) | made;
 }""",
     "f16_value": "fn f16_value(bits: u32) -> f32 { return unpack2x16float(bits).x; }",
+    "native_f16": "fn native_f16(x: f32) -> f32 { return f32(f16(x)); }",
     "to_f16": "fn to_f16(x: f32) -> f32 { return f16_value(f16_bits(x)); }",
     "bf16_bits": """fn bf16_bits(x: f32) -> u32 {
  let bits = bitcast<u32>(x);

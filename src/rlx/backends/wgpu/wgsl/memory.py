@@ -194,6 +194,9 @@ class Memory(Arithmetic):
         if dtype in NATIVE and count > 1:
             made = f"vec{count}<{self.type_name(dtype)}>({', '.join(held)})"
             return made if dtype is U32 else f"bitcast<vec{count}<u32>>({made})"
+        if dtype is F16 and self.has_f16 and slot.itemsize < 4 and count > 1:
+            bits = [f"pack2x16float(vec2<f32>({a}, {b}))" for a, b in zip(held[::2], held[1::2])]
+            return bits[0] if count == 2 else f"vec{len(bits)}<u32>({', '.join(bits)})"
         bits = [self._bits(h, dtype) for h in held]
         if slot.itemsize < 4:
             bits = self._joined(bits, dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +45,7 @@ class Printer(Memory):
 
     def __init__(self, program: Program, target: Target) -> None:
         super().__init__(program)
-        self.target = target
+        self.has_f16 = target.has_f16
 
     def statements(self) -> dict[type[Node], Callable[[Any], None]]:
         return {
@@ -77,8 +78,10 @@ class Printer(Memory):
         scalars = tuple(Argument(s.name, s.value.dtype) for s in program.scalars)
         text = "\n".join([*called(body), *body, ""])
         accesses = tuple(a for a in self.accesses if not a.is_shared)
-        name = _identifier(program.name)
-        return Module(name, program.block, buffers, scalars, accesses, "", text, self.shared_bytes)
+        name, size = _identifier(program.name), self.shared_bytes
+        made = Module(name, program.block, buffers, scalars, accesses, "", text, size)
+        is_half = "native_f16(" in text
+        return replace(made, head="enable f16;\n", features=("shader-f16",)) if is_half else made
 
     def _check(self) -> None:
         program = self.program
