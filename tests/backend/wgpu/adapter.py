@@ -6,25 +6,20 @@ tests.backend.wgpu.adapter` runs the modules that it is given, and answers with 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlx.backends.wgpu.wgsl.module import Grid, Module, dispatch
+from tests.backend.wgpu.drivers import ICD, file_of, why_not
 
 Array = np.ndarray[Any, Any]
-DRIVERS = {
-    "lavapipe": "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json",
-    "swiftshader": "/usr/lib/chromium/vk_swiftshader_icd.json",
-}
 ALIGN = 256
 GAP = 64
 """Elements in front of a buffer, so that its first one is not the binding's."""
@@ -41,24 +36,15 @@ class Dispatch:
     bindings: tuple[int, ...] | None = None
 
 
-def reason_to_skip(driver: str) -> str:
-    """Why an adapter is not there; nothing where it is."""
-    if importlib.util.find_spec("wgpu") is None:
-        return "the package wgpu is not installed (rlx[wgpu])"
-    if not Path(DRIVERS[driver]).exists():
-        return f"the Vulkan driver {driver} is not installed"
-    return ""
-
-
 class Adapter:
     """A process that runs modules on one driver."""
 
     def __init__(self, driver: str) -> None:
         self.driver = driver
-        why = reason_to_skip(driver)
+        why = why_not(driver)
         if why:
             pytest.skip(why)
-        env = {**os.environ, "VK_ICD_FILENAMES": DRIVERS[driver], "PYTHONWARNINGS": "ignore"}
+        env = {**os.environ, ICD: str(file_of(driver))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.backend.wgpu.adapter"],
             env=env,

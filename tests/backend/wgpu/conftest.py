@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.backend.wgpu.adapter import DRIVERS, Adapter
+from tests.backend.wgpu.adapter import Adapter
+from tests.backend.wgpu.drivers import DRIVERS
 
 
 @pytest.fixture(scope="session", params=list(DRIVERS))
