@@ -33,9 +33,10 @@ SIMULATED = {
     "simulated": SimulatedBackend(),
     "small": SimulatedBackend(laws.SMALL),
     "webgpu": SimulatedBackend(laws.WEBGPU),
+    "software": SimulatedBackend(laws.SOFTWARE),
 }
 """All that any device has; small blocks without matrix or asynchronous instructions; and what
-WebGPU promises."""
+WebGPU promises, on a GPU and in software."""
 PROGRESS_S = 30.0
 LINE = 500
 """Characters of a finding."""

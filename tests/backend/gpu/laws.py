@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ WEBGPU = GpuMachine(
 )
 """All that WebGPU promises: no warps, 256 threads and 16 KiB of a block, indices of 32 bits,
 no f64."""
+SOFTWARE = replace(
+    WEBGPU, processors=2, barrier_cycles=500, load_cycles=0, simd=8, launch_bytes=32 << 10
+)
+"""The same run by a few threads of the host, which barriers make to switch between threads."""
 
 MAX_ELEMENTS = 1 << 16
 """Of all operands: a minute of the interpreter is no test."""

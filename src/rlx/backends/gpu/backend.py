@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 
+ROW_LOADS = 128
+"""Of a row, by a thread that others spare the rest of it."""
+
+
 class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     """Kernels as SIMT programs, on one device."""
 
@@ -93,10 +97,18 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     def target(self) -> Target:
         """The documented one, whose claims follow from the kernels there are, with the prices that
         were measured on the device, if they were."""
-        documented, numbers = Target.of(self.name), self.calibrated(1)
+        documented, numbers = self._documented, self.calibrated(1)
         if numbers is None:
             return documented
         return replace(documented, machine=numbers.applied(documented.machine))
+
+    @property
+    def _documented(self) -> Target:
+        """Where barriers do not pay, no kernel has a row of few for all of its threads."""
+        made = Target.of(self.name)
+        if self.machine.pays_barrier(ROW_LOADS):
+            return made
+        return replace(made, regions=made.regions - {"few_rows"})
 
     @property
     def alignment(self) -> int:

@@ -48,6 +48,13 @@ class GpuMachine:
     """That one multiprocessor reads in the time that another launch costs."""
     shared_bytes: int = 48 << 10
     """Of shared memory that one block may have."""
+    barrier_cycles: int = 40
+    """Of a barrier, to each thread of a block: hundreds of instructions where a host's thread runs
+    all threads of a block in turn."""
+    load_cycles: int = 20
+    """That shared memory saves of a load from global memory: none where both are the host's."""
+    simd: int = 32
+    """Threads that one instruction is for."""
     index_bits: Literal[32, 64] = 64
     """Of indices of elements: 32 where every buffer is below 2 GiB and wider integers are slow."""
     has_f64: bool = True
@@ -65,6 +72,11 @@ class GpuMachine:
     arriving: int = 1
     """Lanes of a warp that arrive at an mbarrier behind a barrier of the warp: one does so for all.
     Tools that do not see what such a barrier orders need all of them."""
+
+    def pays_barrier(self, loads: int) -> bool:
+        """Is a barrier cheaper than so many loads of each thread from global memory, which it lets
+        shared memory serve?"""
+        return loads * self.load_cycles >= self.barrier_cycles
 
     @property
     def wide_float(self) -> DType:

@@ -20,6 +20,11 @@ GPU = GpuMachine(
     has_f64=False,
 )  # fmt: skip
 """What every adapter has by WebGPU's default limits."""
+SOFTWARE = replace(
+    GPU, processors=4, simd=8, barrier_cycles=500, load_cycles=0, launch_bytes=32 * KB
+)
+"""A few threads of the host, each of which runs the threads of a block in SIMD groups: at a barrier
+it switches between them, and shared memory is memory like any other."""
 WEB = "web"
 _NAMED = re.compile(r"wgsl(-f16)?(-software)?-(\d+)x(\d+)-(\d+)b")
 
@@ -49,7 +54,8 @@ class Architecture:
     @property
     def machine(self) -> GpuMachine:
         threads = min(self.max_threads, 512)
-        return replace(GPU, max_block=threads, shared_bytes=self.shared_bytes)
+        made = SOFTWARE if self.is_software else GPU
+        return replace(made, max_block=threads, shared_bytes=self.shared_bytes)
 
     def runs(self, other: Architecture) -> bool:
         """Does code for another one run on this?"""

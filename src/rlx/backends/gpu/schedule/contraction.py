@@ -14,7 +14,7 @@ from rlx.backends.gpu.lower.product.aligned import aligned_schedule
 from rlx.backends.gpu.lower.product.depthwise import depthwise_schedule
 from rlx.backends.gpu.lower.product.filters import filters_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
-from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
+from rlx.backends.gpu.lower.product.tile import tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.product import HALVES, narrowed, product_of
 from rlx.backends.gpu.schedule.wgmma import UNIT
@@ -39,13 +39,13 @@ FORMS: tuple[ContractionForm, ...] = (
     mma_schedule,
     any_mma_schedule,
     filters_schedule,
-    register_tile_schedule,
+    tile_schedule,
 )
 CONVOLUTIONS: tuple[ContractionForm, ...] = (
     depthwise_schedule,
     any_mma_schedule,
     filters_schedule,
-    register_tile_schedule,
+    tile_schedule,
 )
 """Of those whose left operand is read through a window."""
 

@@ -22,6 +22,9 @@ from rlx.kernel.contract import Contract, row_scale
 from rlx.kernel.expr import Apply, Axis, Expr, Load, postorder
 from rlx.kernel.refusal import Refusal
 
+PASS_BYTES = 32 << 10
+SHARED_LOADS = 128
+"""Of a thread that has a part of a sum, instead of all of it."""
 MAX_ROWS = 16
 """Rows whose sums fit in a thread's registers."""
 MAX_HALF_ROWS = 4
@@ -69,6 +72,8 @@ class GemvSchedule:
     is_decoded: bool = False
     """Is more done with the matrix than a conversion?"""
     is_dependent: bool = False
+    pass_bytes: int = PASS_BYTES
+    """Of shared memory for the sums of some rows: more rows are done in several passes."""
     index_bits: int = 64
     """At most, of indices of elements."""
     parts: int = 1
@@ -130,6 +135,8 @@ class GemvSchedule:
 def choose_gemv(contract: Contract, machine: GpuMachine) -> GemvSchedule | Refusal:
     """The schedule of a contraction whose rows are few."""
     rows = upper_bound(contract.rows.extent)
+    if contract.is_plain and not machine.pays_barrier(SHARED_LOADS):
+        return Refusal(f"{contract.name}: barriers cost more than threads that share its sums save")
     if rows is None or rows > MAX_ROWS:
         return Refusal(f"{contract.name}: it has more than {MAX_ROWS} rows and columns")
     more = [a.extent for a in contract.batch if a not in contract.right.free]
@@ -231,7 +238,7 @@ def _along_inner(
     return GemvSchedule(
         rows, inner, own, "inner", width, columns, chunks, lanes, warps, beside, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        index_bits=machine.index_bits,
+        pass_bytes=min(PASS_BYTES, machine.shared_bytes), index_bits=machine.index_bits,
         parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip
 
@@ -304,6 +311,6 @@ def _along_columns(contract: Contract, machine: GpuMachine, rows: int, width: in
     return GemvSchedule(
         rows, contract.inner, (), "columns", width, 1, chunks, inner_lanes, warps, 1, machine.warp,
         is_decoded=_is_decoded(contract), is_dependent=machine.has_dependent_launch,
-        index_bits=machine.index_bits,
+        pass_bytes=min(PASS_BYTES, machine.shared_bytes), index_bits=machine.index_bits,
         parts=len(contract.rights), needs_rows=_needs_rows(contract),
     )  # fmt: skip

@@ -42,6 +42,8 @@ that meet at a barrier and much in flight; where there are few, many threads to 
 MIN_BLOCK = 64
 MIN_VECTORS = 64
 """Of an axis that ends with a part of one."""
+TEAM_LOADS = 16
+"""Of global memory, that a thread of a team of many does not make as others do."""
 MIN_TILE = 16
 """Extents from which on a square pays."""
 Team = Literal["thread", "warp", "block", "column"]
@@ -180,15 +182,16 @@ def _form(kernel: Kernel, gpu: GpuMachine) -> GpuSchedule:
     outer, row = _split(kernel)
     fastest = contiguous_axis(kernel)
     ordered = tuple(sorted(outer, key=lambda a: a is fastest))
+    meets = gpu.pays_barrier(TEAM_LOADS)
     if not row:
-        tile = _tile(kernel, fastest)
+        tile = _tile(kernel, fastest) if meets else None
         if tile is not None:
             return _by_tiles(kernel, gpu, ordered, tile)
         return _by_threads(kernel, gpu, ordered, row, "thread")
     if not outer or fastest is None or fastest in row:
         return _by_teams(kernel, gpu, ordered, row)
     longest = upper_bound(product(a.extent for a in row))
-    is_short = longest is not None and longest <= gpu.thread_column
+    is_short = not meets or (longest is not None and longest <= gpu.thread_column)
     return _by_threads(kernel, gpu, ordered, row, "thread" if is_short else "column")
 
 
@@ -322,9 +325,11 @@ def _is_long(axis: Axis) -> bool:
 def _by_teams(
     kernel: Kernel, gpu: GpuMachine, outer: tuple[Axis, ...], row: tuple[Axis, ...]
 ) -> GpuSchedule:
-    """A warp or a block a row."""
+    """A warp, a block or a thread a row."""
     width = _width(kernel, gpu, row[-1:])
     vector = row[-1] if width > 1 else None
+    if not gpu.pays_barrier(TEAM_LOADS):
+        return _by_rows(gpu, outer, row, vector, width)
     longest = upper_bound(product(a.extent for a in row))
     if longest is None:
         return GpuSchedule(outer, row, "block", gpu.block, vector, width, 0, gpu.warp)
@@ -347,6 +352,23 @@ def _streams(kernel: Kernel, row: tuple[Axis, ...]) -> int:
     """Operands of which each row has elements of its own."""
     loads = [n for n in kernel.nodes if isinstance(n, Load) and n.free & set(row)]
     return max(1, len({n.operand for n in loads if n.free - set(row)}))
+
+
+def _by_rows(
+    gpu: GpuMachine,
+    outer: tuple[Axis, ...],
+    row: tuple[Axis, ...],
+    vector: Axis | None,
+    width: int,
+) -> GpuSchedule:
+    """A thread a row, where threads that meet at a barrier would take longer than the row."""
+    longest = upper_bound(product(a.extent for a in row))
+    rows, block = prod(estimate(a.extent) for a in outer), 1
+    while block < gpu.block and 2 * block * gpu.processors <= rows:
+        block *= 2
+    fits = longest is not None and 0 < longest <= gpu.staged_vectors * width
+    chunks = _ceil(longest, width) if longest is not None and fits else 0
+    return GpuSchedule(outer, row, "warp", block * gpu.warp, vector, width, chunks, gpu.warp)
 
 
 def _ceil(a: int, b: int) -> int:

@@ -14,6 +14,7 @@ from math import prod
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import (
+    TEAM_LOADS,
     GpuSchedule,
     chain_of,
     choose,
@@ -105,12 +106,22 @@ def _has_rest(kernel: Kernel) -> bool:
 
 def _parts(kernel: Kernel, schedule: GpuSchedule, machine: GpuMachine) -> int:
     """Into how many parts reductions are split; 1 where they are not."""
+    if not machine.pays_barrier(TEAM_LOADS):
+        return _row_parts(kernel, schedule, machine)
     blocks = blocks_of(kernel, schedule)
     each = _load_bytes(kernel) // blocks
     if blocks >= 2 * machine.processors or each < machine.launch_bytes:
         return 1
     wanted = BLOCKS_PER_PROCESSOR * machine.processors // blocks
     return min(wanted, each * CHUNKS_PER_LAUNCH // machine.launch_bytes)
+
+
+def _row_parts(kernel: Kernel, schedule: GpuSchedule, machine: GpuMachine) -> int:
+    """The same where a thread does a row: as many as keep all SIMD groups busy."""
+    rows = prod(estimate(a.extent) for a in schedule.outer)
+    each = _load_bytes(kernel) // max(1, rows)
+    wanted = machine.processors * machine.simd // max(1, rows)
+    return max(1, min(wanted, each * CHUNKS_PER_LAUNCH // machine.launch_bytes))
 
 
 def _chunks(kernel: Kernel, r: Reduce, parts: int) -> Chunks | None:

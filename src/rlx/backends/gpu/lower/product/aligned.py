@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
-from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
+from rlx.backends.gpu.lower.product.tile import tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import is_aligned
 from rlx.backends.gpu.task import GpuTask
@@ -42,7 +42,7 @@ def aligned_schedule(
     (task, *more) = loop_schedule(packing, machine, f"{name}.packing").tasks
     number = len(contract.operands)
     behind, packed = Buffer("operand", number), Buffer("packed", 0)
-    for form in (gemv_schedule, register_tile_schedule) if contract.is_plain else (gemv_schedule,):
+    for form in (gemv_schedule, tile_schedule) if contract.is_plain else (gemv_schedule,):
         schedule = form(made, machine, name, constants | {number})
         if not isinstance(schedule, Refusal) and not more:
             moved = schedule.moved(lambda b: packed if b == behind else b)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.gpu.lower.loop import loop_schedule
-from rlx.backends.gpu.lower.product.register_tile import register_tile_schedule
+from rlx.backends.gpu.lower.product.tile import tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import is_static, product
@@ -33,7 +33,7 @@ def filters_schedule(
         return Refusal(f"{contract.name}: it has no filters of taps and channels")
     made, packing = _packed(contract, filters, axes)
     number = len(contract.operands)
-    schedule = register_tile_schedule(made, machine, name, constants | {number})
+    schedule = tile_schedule(made, machine, name, constants | {number})
     (task, *more) = loop_schedule(packing, machine, f"{name}.packing").tasks
     if isinstance(schedule, Refusal) or more:
         return Refusal(f"{contract.name}: its filters are not packed by one launch")

@@ -37,9 +37,6 @@ from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, postorder
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
 
-PASS_BYTES = 32 << 10
-"""Of shared memory for the sums of some rows: more rows are done in several passes."""
-
 
 def gemv_schedule(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
@@ -344,7 +341,9 @@ class _Gemv(ProductExpressions):
         """Some rows at a time, as many as shared memory is kept for."""
         schedule = self.schedule
         each = schedule.inner_warps * schedule.groups * schedule.thread_sums
-        rows = max(1, min(schedule.rows, PASS_BYTES // (each * self.contract.sums.itemsize)))
+        rows = max(
+            1, min(schedule.rows, schedule.pass_bytes // (each * self.contract.sums.itemsize))
+        )
         values = rows * schedule.thread_sums
         self.padded = -(-values // self._scattered(values)) * self._scattered(values)
         count = schedule.inner_warps * schedule.groups * self.padded

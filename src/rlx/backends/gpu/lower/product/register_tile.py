@@ -22,18 +22,18 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.expressions import combined
 from rlx.backends.gpu.lower.product.expressions import (
-    ProductExpressions,
     failures_of,
     legal_product,
     names_of,
     structure_of_product,
 )
 from rlx.backends.gpu.lower.product.split import split_product
-from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
+from rlx.backends.gpu.lower.product.tiled import TiledProduct
+from rlx.backends.gpu.lower.scopes import Scope, Values
 from rlx.backends.gpu.machine import GpuMachine, lanes_of
+from rlx.backends.gpu.schedule.factors import Loader
 from rlx.backends.gpu.schedule.register_tile import (
     VECTOR_BYTES,
-    Loader,
     RegisterTileSchedule,
     choose_splits,
     ranked_register_tiles,
@@ -139,7 +139,7 @@ Requested = list[tuple[_Side, _Vector, Scope]]
 """Vectors on their way, with the scope of the inner steps."""
 
 
-class _RegisterTile(ProductExpressions):
+class _RegisterTile(TiledProduct):
     def __init__(
         self,
         contract: Contract,
@@ -162,8 +162,8 @@ class _RegisterTile(ProductExpressions):
             name, block=schedule.block, grid=grid, warp=schedule.warp, resident=resident
         )
         super().__init__(builder, contract, constants, None, schedule.index_bits)
+        self.sides = frozenset(schedule.left.axes), frozenset(schedule.right.axes)
         self.extent = product(a.extent for a in contract.inner)
-        self.is_finishing = False
         self.group = max(1, min(4, VECTOR_BYTES // contract.sums.itemsize))
 
     def program(self) -> Program:
@@ -422,26 +422,11 @@ class _RegisterTile(ProductExpressions):
     def _finish(self, sums: list[Var]) -> None:
         tile = self.schedule.tile
         width = min(self.schedule.store_width, self._held(tile.thread_columns))
-        self.vector = self.contract.columns
         rows = self._lines(self.left, self.corners[0], self.row_thread, tile.thread_rows, 1)
         columns = self._lines(
             self.right, self.corners[1], self.column_thread, tile.thread_columns, width
         )
-        self.is_finishing = True
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                first = i * tile.thread_columns + j * width
-                with self.inside(row), self.inside(column), self.inside(self.scope({})):
-                    self.store_sums(sums[first : first + width])
-
-    def place(self, node: Expr, guards: Guards) -> int:
-        """What varies with rows and columns belongs to the point of both; what varies with either,
-        to its own scope, so that it is made once."""
-        level = super().place(node, guards)
-        sides = (set(self.schedule.left.axes), set(self.schedule.right.axes))
-        free = node.free.union(*(g.free for g, _ in guards))
-        is_both = self.is_finishing and all(free & side for side in sides)
-        return len(self.scopes) - 1 if is_both else level
+        self.store_tile(sums, rows, columns, width)
 
     def _lines(self, side: _Side, corner: Var, thread: Var, count: int, width: int) -> list[Scope]:
         """The thread's rows or columns, some neighbours at a time, in the order of its sums."""
