@@ -7,8 +7,10 @@ import pytest
 
 import rlx
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.errors import ProgramError
+from rlx.backends.gpu.simt.parse import parse
 from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -18,7 +20,7 @@ from rlx.pipeline import CompilePipeline
 from tests.backend.gpu import laws
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
 
-WEBGPU = SimulatedBackend(laws.WEBGPU)
+WEBGPU, SOFTWARE = SimulatedBackend(laws.WEBGPU), SimulatedBackend(laws.SOFTWARE)
 SAMPLE = (
     *("softmax", "transpose", "sum", "matmul", "conv", "attention", "lstm", "cumsum", "rfft"),
     *("sort", "top_k", "nonzero", "non_max_suppression", "gather", "triangular_solve"),
@@ -27,9 +29,10 @@ SAMPLE = (
 """Ops of each form of kernel."""
 
 
-def _drawn(name: str) -> laws.Applied:
-    """The first of all draws that asks for no f64."""
-    found = (a for n in range(9) for a in laws.drawn(table.lookup(name), n, 1, has_weights=n > 0))
+def _drawn(name: str, first: int = 0) -> laws.Applied:
+    """The first of some draws that asks for no f64."""
+    numbers = range(first, first + 9)
+    found = (a for n in numbers for a in laws.drawn(table.lookup(name), n, 1, has_weights=n > 0))
     wide = {"float64", "complex128"}
     return next(a for a in found if not wide & {str(v.dtype) for v in a.values.values()})
 
@@ -39,6 +42,21 @@ def test_forms_run_without_warps(name: str) -> None:
     """The simulated device refuses what the machine does not have."""
     made = _drawn(name)
     assert not differences(made.graph, made.values, outputs(made.graph, made.values, WEBGPU))
+
+
+WITHOUT_BARRIERS = ("softmax", "layer_norm", "transpose", "sum", "matmul", "conv", "attention")
+
+
+@pytest.mark.parametrize("name", WITHOUT_BARRIERS)
+@pytest.mark.parametrize("number", [0, 2])
+def test_software_adapters_run_without_barriers(name: str, number: int) -> None:
+    """Where a barrier costs more than the loads it saves, threads never meet."""
+    made = _drawn(name, number)
+    program = SOFTWARE.program(CompilePipeline(SOFTWARE.target()).compile(made.graph).lir)
+    written = [parse(c.binary.decode()) for c in SOFTWARE.build(program).codes]
+    assert not [n for p in written for n in p.nodes if isinstance(n, ir.Barrier | ir.Reduce)]
+    assert all(not p.shared for p in written)
+    assert not differences(made.graph, made.values, outputs(made.graph, made.values, SOFTWARE))
 
 
 def test_f64_is_refused_with_its_node() -> None:

@@ -13,12 +13,12 @@ from math import gcd, lcm
 from typing import Literal
 
 from rlx.backends.gpu.machine import GpuMachine
+from rlx.backends.gpu.schedule.attention_threads import KEY_LOADS, refused_by_threads, thread_rows
 from rlx.core.dim import (
     DimLike,
     exact_div,
     is_static,
     lower_bound,
-    product,
     provably_le,
     upper_bound,
 )
@@ -44,7 +44,7 @@ MERGE_CHUNK = 4
 """Columns that a thread combines at a time."""
 MAX_CLUSTER = 8
 """Blocks of a cluster on every device that has them."""
-BLOCKS_PER_PROCESSOR = {"wgmma": 1, "mma": 2, "fma": 2}
+BLOCKS_PER_PROCESSOR = {"wgmma": 1, "mma": 2, "fma": 2, "thread": 2}
 """That run at once; where warps split the keys, one, with more copies under way."""
 MERGE_KEYS, PART_KEYS = 96, 8
 """Keys that a block does in the time that it takes to combine parts, and one more of them."""
@@ -54,7 +54,7 @@ USUAL_KEYS = 4096
 """Where nothing is known of their number."""
 GROUP_ROWS = 64
 """Rows of four warps that multiply together."""
-Form = Literal["wgmma", "mma", "fma"]
+Form = Literal["wgmma", "mma", "fma", "thread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class AttentionSchedule:
     splits_warps: bool = False
     """Do the warps of a block share the keys, too, and all have the same rows?"""
     thread_rows: int = 0
-    """Rows of products by fma that a thread has."""
+    """Rows that a thread has of products by fma, or all by itself."""
     members: int = 0
     """Heads of a group whose rows are taken together; all of them, if 0."""
     takes_turns: bool = False
@@ -93,7 +93,8 @@ class AttentionSchedule:
     @property
     def text(self) -> str:
         """In a few words, for reports."""
-        kind = {"wgmma": "warpgroup products", "mma": "matrix tiles", "fma": "fma"}[self.form]
+        kinds = {"wgmma": "warpgroup products", "mma": "matrix tiles", "thread": "single threads"}
+        kind = kinds.get(self.form, self.form)
         group = "a cluster of " if self.is_cluster else ""
         split = f", keys split over {group}{self.splits} blocks" if self.splits > 1 else ""
         return f"flash attention by {kind}, {self.rows} rows, tiles of {self.keys} keys{split}"
@@ -158,9 +159,12 @@ def panel_widths(columns: int) -> tuple[int, ...]:
 
 def choose(form: Attention, machine: GpuMachine) -> AttentionSchedule | Refusal:
     """The schedule that the rules give; nothing is timed."""
-    why = _refused(form)
+    is_alone = not machine.pays_barrier(KEY_LOADS)
+    why = _refused(form) or (refused_by_threads(form) if is_alone else None)
     if why is not None:
         return Refusal(f"{form.name}: {why}")
+    if is_alone:
+        return _split(_by_threads(form, machine), form, machine)
     is_half = form.dtype.compute is not form.dtype
     if is_half and (found := _by_warpgroups(form, machine)) is not None:
         if form.past is not None or form.rotary is not None:
@@ -442,6 +446,13 @@ def _by_fma(form: Attention, machine: GpuMachine) -> AttentionSchedule:
     return _fitted(made, form, machine)
 
 
+def _by_threads(form: Attention, machine: GpuMachine) -> AttentionSchedule:
+    values = int(form.v.dims[3])
+    each, threads, keys = thread_rows(values, _rows(form), _blocks(form, MANY), machine)
+    known = threads * each, keys, threads // machine.warp, 1, form.depth, values
+    return AttentionSchedule("thread", *known, thread_rows=each)
+
+
 # -- splits ---------------------------------------------------------------------------------------
 
 
@@ -482,10 +493,3 @@ def _splits(blocks: int, places: int, keys: int, worth: int) -> int:
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
-
-
-def temps(form: Attention, schedule: AttentionSchedule) -> tuple[DimLike, DimLike]:
-    """The bytes of what blocks leave for the second launch."""
-    rows = product((form.batch, form.kv_heads * schedule.splits, form.queries, form.group))
-    size = form.sums.itemsize
-    return rows * schedule.value_depth * size, rows * (2 * size)

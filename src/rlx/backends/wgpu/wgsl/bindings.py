@@ -256,7 +256,7 @@ class _Function:
         a, b = self._comparable("old"), self._comparable("v")
         if self.dtype is DType.F32:
             is_nan, is_old_nan = (f"(({x} & 0x7fffffffu) > 0x7f800000u)" for x in ("v", "old"))
-            return f"select(old, v, !{is_old_nan} && ({is_nan} || ({b} {than} {a})))"
+            return f"select(old, v, !{is_old_nan} & ({is_nan} | ({b} {than} {a})))"
         return f"select(old, v, {b} {than} {a})"
 
     def _comparable(self, bits: str) -> str:

@@ -22,8 +22,8 @@ HELPERS: dict[str, str] = {
     "rounded": """var<private> zero: u32;
 fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }""",
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
-    "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) || is_nan(x)); }",
-    "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) || is_nan(x)); }",
+    "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) | is_nan(x)); }",
+    "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) | is_nan(x)); }",
     # below 2⁻¹⁴ the digits are shifted to multiples of 2⁻²⁴; above, the exponent is moved by 112
     "f16_bits": """fn f16_bits(x: f32) -> u32 {
  let bits = bitcast<u32>(x);
@@ -33,7 +33,7 @@ fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }""",
  let kept = full >> shift;
  let lost = full & ((1u << shift) - 1u);
  let half = 1u << (shift - 1u);
- let up = lost > half || (lost == half && (kept & 1u) == 1u);
+ let up = (lost > half) | ((lost == half) & ((kept & 1u) == 1u));
  let normal = (size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u;
  var made = select(normal, kept + select(0u, 1u, up), size < 0x38800000u);
  made = select(made, 0x7c00u, size >= 0x47800000u);

@@ -32,10 +32,10 @@ WIDE_HELPERS: dict[str, str] = {
 }}""",
     "eq64": f"fn eq64(a: {V}, b: {V}) -> bool {{ return all(a == b); }}",
     "lt64u": f"""fn lt64u(a: {V}, b: {V}) -> bool {{
- return (a.y < b.y) || (a.y == b.y && a.x < b.x);
+ return (a.y < b.y) | ((a.y == b.y) & (a.x < b.x));
 }}""",
     "lt64i": f"""fn lt64i(a: {V}, b: {V}) -> bool {{
- return (bitcast<i32>(a.y) < bitcast<i32>(b.y)) || (a.y == b.y && a.x < b.x);
+ return (bitcast<i32>(a.y) < bitcast<i32>(b.y)) | ((a.y == b.y) & (a.x < b.x));
 }}""",
     "min64u": f"fn min64u(a: {V}, b: {V}) -> {V} {{ return select(b, a, lt64u(a, b)); }}",
     "max64u": f"fn max64u(a: {V}, b: {V}) -> {V} {{ return select(a, b, lt64u(a, b)); }}",
@@ -64,7 +64,7 @@ WIDE_HELPERS: dict[str, str] = {
     "divmod64": f"""fn divmod64(a: {V}, b: {V}) -> vec4<u32> {{
  var q = a;
  var r = {V}();
- if (a.y == 0u && b.y == 0u) {{
+ if ((a.y == 0u) & (b.y == 0u)) {{
   let by = max(b.x, 1u);
   q.x = a.x / by;
   r.x = a.x % by;
@@ -73,7 +73,7 @@ WIDE_HELPERS: dict[str, str] = {
    let carry = r.y >> 31u;
    r = {V}((r.x << 1u) | (q.y >> 31u), (r.y << 1u) | (r.x >> 31u));
    q = {V}(q.x << 1u, (q.y << 1u) | (q.x >> 31u));
-   let fits = carry == 1u || !lt64u(r, b);
+   let fits = (carry == 1u) | !lt64u(r, b);
    r = select(r, sub64(r, b), fits);
    q.x = q.x | select(0u, 1u, fits);
   }}
@@ -99,8 +99,8 @@ WIDE_HELPERS: dict[str, str] = {
  let zeros = select(countLeadingZeros(a.y), 32u + countLeadingZeros(a.x), a.y == 0u);
  let top = shl64(a, {V}(zeros, 0u));
  let kept = top.y >> 8u;
- let above = (top.y & 0x7fu) != 0u || top.x != 0u;
- let up = (top.y & 0x80u) != 0u && (above || (kept & 1u) == 1u);
+ let above = ((top.y & 0x7fu) != 0u) | (top.x != 0u);
+ let up = ((top.y & 0x80u) != 0u) & (above | ((kept & 1u) == 1u));
  let bits = ((190u - zeros) << 23u) + (kept & 0x7fffffu) + select(0u, 1u, up);
  return bitcast<f32>(select(bits, 0u, zeros == 64u));
 }}""",
@@ -113,8 +113,8 @@ WIDE_HELPERS: dict[str, str] = {
  let exponent = i32((bits >> 23u) & 0xffu) - 150i;
  let full = {V}((bits & 0x7fffffu) | 0x800000u, 0u);
  var made = {V}();
- if (exponent >= 0i && exponent < 41i) {{ made = shl64(full, {V}(u32(exponent), 0u)); }}
- if (exponent < 0i && exponent > -24i) {{ made = {V}(full.x >> u32(-exponent), 0u); }}
+ if ((exponent >= 0i) & (exponent < 41i)) {{ made = shl64(full, {V}(u32(exponent), 0u)); }}
+ if ((exponent < 0i) & (exponent > -24i)) {{ made = {V}(full.x >> u32(-exponent), 0u); }}
  return select(made, neg64(made), (bits >> 31u) == 1u);
 }}""",
 }

@@ -9,14 +9,15 @@ from rlx.backends.gpu.lower.attention.fma import FmaKernel
 from rlx.backends.gpu.lower.attention.frame import blocks
 from rlx.backends.gpu.lower.attention.merge import merge_program
 from rlx.backends.gpu.lower.attention.results import PARTS, STATS
+from rlx.backends.gpu.lower.attention.threads import ThreadKernel
 from rlx.backends.gpu.lower.attention.tiles import TileKernel
 from rlx.backends.gpu.lower.attention.warpgroups import WarpgroupKernel
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose, temps
+from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.core.dim import dim_min
+from rlx.core.dim import DimLike, dim_min, product
 from rlx.kernel.attention import Attention
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
@@ -63,7 +64,7 @@ def launches(
     if not is_split:
         return Schedule((first,))
     second = made(1, lambda n: merge_program(form, schedule, machine, n), (*parts, *result))
-    return Schedule((first, second), temps(form, schedule))
+    return Schedule((first, second), _temps(form, schedule))
 
 
 def attention_program(
@@ -79,6 +80,13 @@ def attention_program(
     cluster = schedule.splits if schedule.is_cluster else 1
     block = schedule.warps * machine.warp
     b = Builder(name, block=block, grid=grid, warp=machine.warp, cluster=cluster)
-    kinds = {"wgmma": WarpgroupKernel, "mma": TileKernel, "fma": FmaKernel}
+    kinds = {"wgmma": WarpgroupKernel, "mma": TileKernel, "fma": FmaKernel, "thread": ThreadKernel}
     kinds[schedule.form](form, schedule, machine, constants, b).build()
     return b.program()
+
+
+def _temps(form: Attention, schedule: AttentionSchedule) -> tuple[DimLike, DimLike]:
+    """The bytes of what blocks leave for the second launch."""
+    rows = product((form.batch, form.kv_heads * schedule.splits, form.queries, form.group))
+    size = form.sums.itemsize
+    return rows * schedule.value_depth * size, rows * (2 * size)
