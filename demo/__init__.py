@@ -5,4 +5,5 @@ encoder.py    texts as vectors: the model's tokenizer, and rlx
 asking.py     where questions come from
 peers.py      the same model on other runtimes, if there are any
 corpus.txt    what is searched
+web/          the same in a web page: `make demo-web`
 """

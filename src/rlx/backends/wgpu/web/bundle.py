@@ -11,6 +11,8 @@ MODULES = ("sizes", "arrays", "device", "call", "weights", "model")
 """Each imports only from those before it; the last one has the exports."""
 FILES = ("rlx.d.ts", "index.html", "times.js", "style.css")
 _COMMENT = re.compile(r"/\*\*.*?\*/", re.DOTALL)
+_REMARK = re.compile(r"(^|(?<=; ))// .*$")
+"""A comment of a line, alone or behind a statement."""
 _IMPORT = re.compile(r"^import [^;]*;$", re.MULTILINE | re.DOTALL)
 HEADER = "// The runtime of models that rlx has compiled for WebGPU; rlx.d.ts has its types."
 
@@ -38,9 +40,10 @@ def texts() -> dict[str, str]:
 
 def _lines(name: str) -> Iterator[str]:
     text = _IMPORT.sub("", _COMMENT.sub("", _text(f"{name}.js")))
-    for line in map(str.strip, text.splitlines()):
-        if line and not line.startswith("//"):
-            yield line
+    for line in text.splitlines():
+        code = _REMARK.sub("", line.strip()).rstrip()
+        if code:
+            yield code
 
 
 def _text(name: str) -> str:

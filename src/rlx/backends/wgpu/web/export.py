@@ -43,20 +43,21 @@ class Exported:
 
 
 def export(
-    lir: LirModule,
+    planned: Mapping[str, tuple[LirModule, GpuBackend]],
     params: Mapping[str, Array],
     folder: Path,
-    backends: Mapping[str, GpuBackend],
-    usual: Mapping[str, int] | None = None,
+    usual: Mapping[str, int],
 ) -> Exported:
-    """Write a folder that a browser runs. `backends` compile for kinds of adapters, by name: "gpu",
-    and "software" if another plan is for adapters that are the host's processor."""
+    """Write a folder that a browser runs: a model that is planned for kinds of adapters, by name,
+    with what compiles for them: "gpu", and "software" if adapters that are the host's processor
+    have a plan of their own."""
+    lir, _ = planned["gpu"]
     interface = Interface.planned(lir)
     _check(interface, params)
     file = WeightsFile()
     plans = {
-        kind: plan_json(backend.build(backend.program(lir)), params, file, usual or {})
-        for kind, backend in backends.items()
+        kind: plan_json(backend.build(backend.program(lir)), params, file, usual)
+        for kind, (lir, backend) in planned.items()
     }
     manifest = {
         "format": FORMAT,

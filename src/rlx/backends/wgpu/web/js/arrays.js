@@ -5,18 +5,18 @@ import { RlxError } from "./sizes.js";
 const Half = globalThis.Float16Array ?? Uint16Array;
 /** Bytes of an element, what results are, and what inputs may be besides. */
 export const DTYPES = {
-  f32: [4, Float32Array, []],
-  f16: [2, Half, [Uint16Array]],
-  bf16: [2, Uint16Array, []],
-  i64: [8, BigInt64Array, []],
-  u64: [8, BigUint64Array, []],
-  i32: [4, Int32Array, []],
-  u32: [4, Uint32Array, []],
-  i16: [2, Int16Array, []],
-  u16: [2, Uint16Array, []],
-  i8: [1, Int8Array, []],
-  u8: [1, Uint8Array, [Uint8ClampedArray]],
-  bool: [1, Uint8Array, []],
+  f32: [4, Float32Array],
+  f16: [2, Half, Uint16Array],
+  bf16: [2, Uint16Array],
+  i64: [8, BigInt64Array],
+  u64: [8, BigUint64Array],
+  i32: [4, Int32Array],
+  u32: [4, Uint32Array],
+  i16: [2, Int16Array],
+  u16: [2, Uint16Array],
+  i8: [1, Int8Array],
+  u8: [1, Uint8Array, Uint8ClampedArray],
+  bool: [1, Uint8Array],
 };
 export const ALIGN = 256; // of every allocation, and of the offset of every binding
 export const itemsize = (dtype) => DTYPES[dtype]?.[0] ?? 1;
@@ -47,8 +47,8 @@ function flattened(value, name) {
 
 /** A typed array that elements of the dtype are read from. */
 function checked(array, name, dtype) {
-  const [, own, others] = DTYPES[dtype];
-  if ([own, ...others].some((kind) => array instanceof kind)) return array;
+  const [, own, other = own] = DTYPES[dtype];
+  if (array instanceof own || array instanceof other) return array;
   throw new RlxError(
     `input "${name}" is ${dtype}: give a ${own.name}, not a ${array.constructor.name}.`,
   );

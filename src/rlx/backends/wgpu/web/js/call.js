@@ -1,7 +1,7 @@
 /** One call of a plan: routines run step by step. What the device does by itself is encoded; only
  * what the host must know in between (conditions, measured sizes) is waited for. */
 
-import { ALIGN, itemsize, product, roundUp } from "./arrays.js";
+import { ALIGN, itemsize, product, roundUp, words } from "./arrays.js";
 import { ARENA, copyText, folded, shaderText } from "./device.js";
 import { RlxError, evaluate } from "./sizes.js";
 
@@ -318,7 +318,7 @@ export class Call {
       this.gpu.pipeline(
         `${number}:${bindings}`, ranges.length, () => shaderText(this.plan, code, bindings), code.name, node,
       );
-    return { node, kernel: code.name, x, y, params: new Uint8Array(params.buffer), ranges, pipeline };
+    return { node, kernel: code.name, x, y, params: words(params), ranges, pipeline };
   }
 
   copying(to, source, size) {
@@ -329,7 +329,7 @@ export class Call {
     const params = Uint32Array.of(to - starts[0], source - starts[1], size, x);
     const text = () => copyText(bindings[1] === 0);
     const pipeline = () => this.gpu.pipeline(`copy:${bindings}`, ranges.length, text, "copy", "copy");
-    return { node: "copy", kernel: "copy", x, y, params: new Uint8Array(params.buffer), ranges, pipeline };
+    return { node: "copy", kernel: "copy", x, y, params: words(params), ranges, pipeline };
   }
 
   /** Copies [to, source, size] that control flow makes. */

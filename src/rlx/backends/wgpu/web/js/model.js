@@ -86,20 +86,22 @@ class Model {
     const missing = plan.features.find((f) => !gpu.device.features.has(f));
     if (missing) throw new RlxError(`the model uses ${missing}, which the adapter has not. Export it without.`);
     this.capacities = Object.fromEntries(plan.capacities.map((n) => [n, FIRST_CAPACITY]));
+    this.params = plan.params.map(([slab, at]) => SPACE * (1 + slab) + at);
     await this.explained(async () => {
-      await this.upload(gpu);
-      await this.prologue(gpu);
-      if (plan.usualSizes) await this.warmed({ ...plan.weightSizes, ...plan.usualSizes });
+      await gpu.guarded("the weights", () =>
+        plan.slabs.forEach(({ bytes }, i) => (gpu.buffers[1 + i] = gpu.storage(bytes, "the weights"))),
+      );
+      await Promise.all([this.recorded(), this.upload(gpu)]);
+      await this.settled(await this.prologue(), []);
     });
+    gpu.trim(0);
+    plan.slabs.forEach(({ isKept }, i) => isKept || gpu.buffers[1 + i].destroy());
     this.loadMs = performance.now() - start;
   }
 
   async upload(gpu) {
     const { weights } = this.manifest;
-    const { slabs, entries } = this.plan;
-    await gpu.guarded("the weights", () =>
-      slabs.forEach(({ bytes }, i) => (gpu.buffers[1 + i] = gpu.storage(bytes, "the weights"))),
-    );
+    const { entries } = this.plan;
     const tell = (loaded) => this.options.onProgress?.({ loaded, total: weights.bytes });
     tell(0);
     let start = 0;
@@ -115,26 +117,26 @@ class Model {
     }
   }
 
-  /** What follows from weights alone; those that nothing else reads are freed. */
-  async prologue(gpu) {
-    const { plan } = this;
-    const call = new Call(gpu, plan, { ...this.capacities, ...plan.weightSizes }, plan.tables.end);
-    await call.reserve(plan.tables.end);
-    this.params = plan.params.map(([slab, at]) => SPACE * (1 + slab) + at);
-    const none = (leaves) => leaves.map(() => 0);
-    await call.prepare(plan.main, [...none(this.inputs), ...this.params, ...none(this.outputs)]);
-    await this.settled(call, []);
-    gpu.trim(0);
-    plan.slabs.forEach(({ isKept }, i) => isKept || gpu.buffers[1 + i].destroy());
+  /** Pipelines of the prologue, and of calls at usual sizes: made while weights are loaded. */
+  async recorded() {
+    const { weightSizes, usualSizes } = this.plan;
+    const nothing = () => undefined;
+    await this.prologue(nothing);
+    if (!usualSizes) return;
+    const sizes = { ...this.capacities, ...weightSizes, ...usualSizes };
+    const bytes = this.inputs.map(({ dtype, dims }) => product(dims.map((d) => evaluate(d, sizes))) * itemsize(dtype));
+    const { call, externals } = await this.begun(bytes, sizes, nothing);
+    await call.run(this.plan.main, externals);
   }
 
-  /** Pipelines and bind groups of calls at these sizes. */
-  async warmed(sizes) {
-    const zeros = this.inputs.map(({ name, dtype, dims }) => {
-      const found = dims.map((d) => evaluate(d, sizes));
-      return [name, { data: new DTYPES[dtype][1](product(found)), dims: found }];
-    });
-    await this.call(Object.fromEntries(zeros), {});
+  /** What follows from weights alone; those that nothing else reads can be freed then. */
+  async prologue(watch = null) {
+    const { plan } = this;
+    const call = new Call(this.gpu, plan, { ...this.capacities, ...plan.weightSizes }, plan.tables.end, watch);
+    await call.reserve(plan.tables.end);
+    const none = (leaves) => leaves.map(() => 0);
+    await call.prepare(plan.main, [...none(this.inputs), ...this.params, ...none(this.outputs)]);
+    return call;
   }
 
   // -- calls
@@ -232,26 +234,33 @@ class Model {
     this.gpu.device.queue.writeBuffer(this.gpu.buffers[ARENA], tables.failures, zeros);
   }
 
-  /** The arena of a call: tables, inputs, outputs, then frames. */
-  async attempt(given, sizes, options, watch) {
+  /** A call whose inputs have so many bytes. The arena has tables, inputs, outputs, then frames. */
+  async begun(bytes, sizes, watch) {
     const { plan, gpu } = this;
     const main = plan.routines[plan.main];
     let top = plan.tables.end;
-    const room = (bytes) => {
+    const room = (size) => {
       const address = top;
-      top += roundUp(Math.max(bytes, 1));
+      top += roundUp(Math.max(size, 1));
       return address;
     };
-    const taken = given.map((g) => room(g.bytes));
+    const taken = bytes.map(room);
     const made = main.outputs.map((size) => room(evaluate(size, sizes)));
     const call = new Call(gpu, plan, sizes, top, watch);
     await call.reserve(top + Math.max(...main.frame.map((f) => evaluate(f, sizes))));
-    given.forEach(({ data, buffer, offset, bytes }, i) => {
-      const arena = gpu.buffers[ARENA];
-      if (data && bytes) gpu.device.queue.writeBuffer(arena, taken[i], words(data));
-      if (buffer && bytes) call.commands().copyBufferToBuffer(buffer, offset, arena, taken[i], roundUp(bytes, 4));
+    return { call, taken, made, externals: [...taken, ...this.params, ...made] };
+  }
+
+  async attempt(given, sizes, options, watch) {
+    const bytes = given.map((g) => g.bytes);
+    const { call, taken, made, externals } = await this.begun(bytes, sizes, watch);
+    const { device, buffers } = this.gpu;
+    given.forEach(({ data, buffer, offset }, i) => {
+      if (data && bytes[i]) device.queue.writeBuffer(buffers[ARENA], taken[i], words(data));
+      if (buffer && bytes[i])
+        call.commands().copyBufferToBuffer(buffer, offset, buffers[ARENA], taken[i], roundUp(bytes[i], 4));
     });
-    await call.run(plan.main, [...taken, ...this.params, ...made]);
+    await call.run(this.plan.main, externals);
     return this.results(call, made, options);
   }
 

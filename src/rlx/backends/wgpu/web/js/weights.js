@@ -43,15 +43,14 @@ export async function* chunksOf({ file: name, bytes, chunkBytes, chunks }, folde
     if (number >= cached) {
       if ((await sha256(chunk)) !== chunks[number])
         throw new RlxError(
-          `${name} is not the file that model.json names: chunk ${number} of it has another ` +
-            `SHA-256. Copy the folder again.`,
+          `${name} is not what model.json names: chunk ${number} has another SHA-256. Copy it again.`,
         );
-      await store?.put(key(number), new Response(chunk)).catch(() => null);
+      store?.put(key(number), new Response(chunk)).catch(() => null); // nobody waits for it
       yield chunk;
     }
     number++;
   }
-  if (number < chunks.length) throw new RlxError(`${name} is cut short. Copy the folder again.`);
+  if (number < chunks.length) throw new RlxError(`${name} is cut short. Copy it again.`);
 }
 
 /** A stream in pieces of these lengths; those that are whole. */
