@@ -1,7 +1,8 @@
-"""Kernels in MSL, compiled for the host by clang with a metal_stdlib of our own (`shim/`).
+"""Kernels in MSL, compiled for the host by clang with a metal_stdlib of our own.
 
-Address spaces are not checked, and no promise of Apple's compiler is; types, names and meanings
-are. Sums of signed integers that overflow, and shifts by the width, which C++ leaves open, trap.
+With the declarations of `checked/`, types and address spaces are checked as Metal's compiler does;
+with the definitions of `shim/` a kernel runs. Sums of signed integers that overflow, and shifts by
+the width, which C++ leaves open, trap. No limit of Apple's compiler is known here.
 """
 
 from __future__ import annotations
@@ -19,14 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SHIM = Path(__file__).parent / "shim"
+SHIM, CHECKED = (Path(__file__).parent / n for n in ("shim", "checked"))
 FLAGS = (
-    *("-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Werror"),
+    *("-std=c++17", "-O1", "-shared", "-fPIC", "-fsigned-char", "-Wall", "-Werror"),
+    *("-march=native", "-ffp-contract=on"),  # which only the text can forbid, as for Metal
     *("-Wno-unknown-attributes", "-Wno-unused", "-Wno-logical-op-parentheses"),
     *("-Wno-tautological-compare", "-Wno-self-assign", "-Wno-uninitialized"),
     "-Wno-conditional-uninitialized",
     *("-fsanitize=signed-integer-overflow,shift,integer-divide-by-zero", "-fno-sanitize-recover"),
     "-fsanitize-trap=all",
+)
+CHECKS = (
+    *("-std=c++17", "-fsyntax-only", "-Wall", "-Wconversion", "-Wdouble-promotion", "-Werror"),
+    *("-Wno-sign-conversion", "-Wno-unknown-attributes", "-Wno-unused", "-Wno-undefined-inline"),
+    *("-Wno-undefined-internal", "-Wno-logical-op-parentheses", "-Wno-tautological-compare"),
+    *("-Wno-self-assign", "-Wno-uninitialized", "-Wno-conditional-uninitialized"),
+    *("-Xclang", "-fnative-half-type", "-Xclang", "-fallow-half-arguments-and-returns"),
 )
 BATCH = 12
 """Kernels of one file: clang starts once for them."""
@@ -78,8 +87,8 @@ def compile_all(sources: Iterable[str]) -> dict[str, HostKernel]:
     batches = [missing[i : i + BATCH] for i in range(0, len(missing), BATCH)]
     open_threads()
     started = [(b, *_started("".join(map(_wrapped, b)))) for b in batches]
-    for batch, path, process in started:
-        _finished(path, process)
+    for batch, path, processes in started:
+        _finished(path, processes)
         library = ctypes.CDLL(str(path))
         for source in batch:
             name = _match(source)[1]
@@ -136,38 +145,40 @@ def _version() -> str:
     found = clang()
     assert found is not None, "clang++ is not installed"
     said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
-    shim = "".join(p.read_text() for p in sorted(SHIM.iterdir()))
-    return said + shim + " ".join(FLAGS)
+    shim = "".join(p.read_text() for folder in (SHIM, CHECKED) for p in sorted(folder.iterdir()))
+    return said + shim + " ".join((*FLAGS, *CHECKS))
 
 
-def _started(text: str) -> tuple[Path, subprocess.Popen[str] | None]:
+def _started(text: str, *, is_kernel: bool = True) -> tuple[Path, list[subprocess.Popen[str]]]:
+    """A file and what makes it: nothing where it is there from before."""
     path = _folder() / f"{_digest(_version() + text)}.so"
     if path.exists():
-        return path, None
+        return path, []
     source = path.with_suffix(f".{os.getpid()}.cpp")
     source.write_text(text)
-    return path, subprocess.Popen(
-        [clang() or "", *FLAGS, f"-I{SHIM}", str(source), "-o", f"{source}.so"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    calls = [(*FLAGS, f"-I{SHIM}", "-o", f"{source}.so")]
+    calls += [(*CHECKS, f"-I{CHECKED}")] if is_kernel else []
+    command = clang() or ""
+    pipe = subprocess.PIPE
+    return path, [
+        subprocess.Popen([command, *c, str(source)], stderr=pipe, text=True) for c in calls
+    ]
 
 
-def _finished(path: Path, process: subprocess.Popen[str] | None) -> None:
-    if process is None:
-        return
-    source = path.with_suffix(f".{os.getpid()}.cpp")
-    _, said = process.communicate()
-    if process.returncode:
+def _finished(path: Path, processes: Sequence[subprocess.Popen[str]]) -> None:
+    said = "".join(p.communicate()[1] for p in processes)
+    if any(p.returncode for p in processes):
         raise ShimError(said)
-    os.replace(f"{source}.so", path)
-    source.unlink()
+    if processes:
+        source = path.with_suffix(f".{os.getpid()}.cpp")
+        os.replace(f"{source}.so", path)
+        source.unlink()
 
 
 @functools.cache
 def _threads() -> Any:
-    path, process = _started((SHIM / "threads.cpp").read_text())
-    _finished(path, process)
+    path, processes = _started((SHIM / "threads.cpp").read_text(), is_kernel=False)
+    _finished(path, processes)
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.gpu.device import Kernel
+from rlx.backends.gpu.device import Devices, Kernel
+from rlx.backends.metal import backend as module
 from rlx.backends.metal import library
 from rlx.backends.metal.backend import MetalBackend
 from rlx.backends.metal.device import MetalDevice
@@ -170,7 +172,9 @@ def test_source_that_does_not_compile_is_an_error_with_its_line() -> None:
     device = opened()
     (code,) = device.assemble([kernels.scaled()])
     wrong = code.with_binary(code.binary.replace(b"* 2.0f", b"* two"))
-    said = r"kernel scaled does not compile: line \d+, use of undeclared identifier 'two': p_y.*two"
+    said = (
+        r"kernel scaled does not compile: line \d+, use of undeclared identifier 'two': const.*two"
+    )
     with pytest.raises(CompileError, match=said):
         device.load(wrong)
 
@@ -249,6 +253,59 @@ def test_code_is_printed_for_a_family_without_a_device() -> None:
         MetalBackend().configured("apple1", None)
     with pytest.raises(rlx.Error, match="threads is 2; target 'metal' runs on the device"):
         MetalBackend().configured("", 2)
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+@needs_clang
+def test_arrays_are_viewed_where_they_are(on_fake: MetalDevice) -> None:
+    exe = rlx.compile(product(DType.F32), target="metal", params={"w": np.eye(80, 40, dtype="f4")})
+    bound = exe.bind(np.ones((48, 80), np.float32))
+    bound()
+    (array,) = bound.device_outputs
+    assert repr(array) == "DeviceArray(float32[48, 40] on metal:0)"
+    view = array.__array__(copy=False)
+    copy = np.array(array)
+    np.testing.assert_array_equal(view, copy)
+    on_fake.regions.bytes_at(array.address, 4)[:] = 0
+    assert (view[0, 0], copy[0, 0] > 0) == (0, True)
+    with pytest.raises(rlx.Error, match="memory of Metal has no address that other libraries know"):
+        array.__dlpack__()
+    with pytest.raises(rlx.Error, match=r"becomes one of .* by a copy only"):
+        array.__array__(np.float64, copy=False)
+
+
+@pytest.fixture
+def on_fake(monkeypatch: pytest.MonkeyPatch) -> MetalDevice:
+    """Target metal, on a stand-in."""
+    device = opened()
+    monkeypatch.setattr(module, "_DEVICES", Devices(lambda number: device))
+    monkeypatch.setattr(MetalBackend, "search", None)  # what a launch takes here says nothing
+    return device
+
+
+@needs_clang
+@pytest.mark.usefixtures("on_fake")
+def test_target_metal_is_compiled_called_saved_and_timed(tmp_path: Path) -> None:
+    n = rlx.Dim("n")
+    graph = Graph("dynamic")
+    x, w = graph.input("x", Shape((n, 80))), graph.param("w", Shape((80, 40)))
+    graph.set_outputs([ops.softmax(ops.matmul(x, w), axis=-1)])
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.normal(size=(80, 40)).astype(np.float32)}
+    exe = rlx.compile(graph, target="metal", params=weights)
+    for rows in (3, 50):
+        given = rng.normal(size=(rows, 80)).astype(np.float32)
+        want = rlx.compile(graph, target="reference", params=weights)(given)
+        for _ in range(3):
+            got = exe(given)
+        # sums of 80 products in f32, in any order, then an exponential
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    rlx.save(exe, tmp_path / "it.rlx")
+    np.testing.assert_array_equal(rlx.load(tmp_path / "it.rlx")(given), got)
+    np.testing.assert_array_equal(exe.submit(given).result(), got)
+    assert exe.profile([given]).kernels
 
 
 # -- programs -------------------------------------------------------------------------------------

@@ -271,6 +271,28 @@ def test_what_metal_does_not_have_is_refused() -> None:
     assert "mac2 multiplies no matrices" in refused(b, "mac2")
 
 
+@needs_clang
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("<threadgroup half4*>", "<device half4*>", r"to 'device half4 \*' is not allowed"),
+        ("<device const half4*>", "<device half4*>", "casts away qualifiers"),
+        ("device half* p_y", "device const half* p_y", "read-only"),
+        ("const half4 v", "const half v", "no (viable|matching) conversion|no suitable"),
+    ],
+)
+def test_the_checks_find_faults(right: str, wrong: str, said: str) -> None:
+    b = Builder("checked", block=32)
+    x, y, room = b.input("x", DType.F16), b.output("y", DType.F16), b.shared("room", DType.F16, 128)
+    room.store(b.thread * 4, x.load(b.thread * 4, 4))
+    b.barrier()
+    y[b.thread] = room.load(b.thread * 4, 4)[1]
+    source = msl(b.program(), emulate.APPLE)
+    assert right in source
+    with pytest.raises(host.ShimError, match=said):
+        host.compiled(source.replace(right, wrong))
+
+
 # -- laws -----------------------------------------------------------------------------------------
 
 

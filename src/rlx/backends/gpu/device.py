@@ -159,6 +159,11 @@ class Queue(ABC):
     def read(self, address: int, array: Array) -> None:
         """Bytes from the device into a contiguous array; they are there after `wait`."""
 
+    def view(self, address: int, size: int) -> Array | None:
+        """Bytes of the device where the host has them, too, when all that was enqueued is done;
+        None where it does not."""
+        return None
+
     @abstractmethod
     def copy(self, to: int, address: int, size: int) -> None:
         """Bytes from one place of the device to another; the two do not overlap."""

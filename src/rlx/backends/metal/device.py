@@ -30,7 +30,7 @@ class MetalDevice(Device):
     """One device, by number."""
 
     def __init__(self, number: int = 0, metal: Metal | None = None) -> None:
-        self.metal = metal or open_metal()
+        self.metal, self.number = metal or open_metal(), number
         with self.metal.pool():
             self.handle = self.metal.device(number)
             self.family = self.metal.family_of(self.handle)

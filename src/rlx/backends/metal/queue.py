@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlx.backends.gpu.arrays.dlpack import METAL, ExchangeError
 from rlx.backends.gpu.device import Array, Graph, Kernel, Queue, StampedGraph
 from rlx.backends.metal.errors import run_error
 from rlx.backends.metal.launch import Dispatch, Pipeline, dispatch
@@ -21,6 +22,8 @@ from rlx.backends.metal.launch import Dispatch, Pipeline, dispatch
 if TYPE_CHECKING:
     from rlx.backends.metal.device import MetalDevice
 
+MAX_RUNNING = 32
+"""Command buffers after which those that are done are forgotten."""
 MAX_OPEN = 64
 """Dispatches after which an encoder is committed, so that the GPU begins while others follow."""
 KEPT_NAMES = 8
@@ -43,7 +46,7 @@ class MetalQueue(Queue):
     """Work in order. It is used by one thread at a time, but others may have it committed."""
 
     def __init__(self, device: MetalDevice, number: int) -> None:
-        self.device, self.stream = device, number
+        self.device, self.stream, self.device_id = device, number, (METAL, device.number)
         self._lock = threading.RLock()
         self._open: Commands | None = None
         self._running: list[Commands] = []
@@ -69,6 +72,9 @@ class MetalQueue(Queue):
                 commands.encoder.endEncoding()
                 commands.buffer.commit()
                 self._running.append(commands)
+            if len(self._running) > MAX_RUNNING:
+                done = self.device.metal.module.MTLCommandBufferStatusCompleted
+                self._running = [c for c in self._running if c.buffer.status() != done]
 
     def encode(self, work: Sequence[Dispatch]) -> None:
         with self._lock, self.device.metal.pool():
@@ -141,6 +147,12 @@ class MetalQueue(Queue):
     def view(self, address: int, size: int) -> Array:
         self.wait()
         return self.device.regions.bytes_at(address, size)
+
+    def share(self, address: int) -> None:
+        raise ExchangeError(
+            "memory of Metal has no address that other libraries know. Use numpy() for a copy, or "
+            "np.asarray(array, copy=False) for a view, which is the same memory."
+        )
 
     def copy(self, to: int, address: int, size: int) -> None:
         if size:

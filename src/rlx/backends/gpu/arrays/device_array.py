@@ -17,6 +17,7 @@ from rlx.backends.gpu.arrays.dlpack import (
     CUDA,
     CUDA_HOST,
     CUDA_MANAGED,
+    METAL,
     ROCM,
     VERSION,
     WEBGPU,
@@ -37,7 +38,8 @@ LEGACY_STREAM = {CUDA: 1, CUDA_MANAGED: 1, ROCM: 0}
 NUMPYS_OWN = 1
 """`isbuiltin` of NumPy's dtypes; those of other packages have no code in a `typestr`."""
 DEVICE_NAMES = {
-    CPU: "cpu", CUDA: "cuda", CUDA_HOST: "pinned host memory", ROCM: "rocm", WEBGPU: "wgpu",
+    CPU: "cpu", CUDA: "cuda", CUDA_HOST: "pinned host memory", METAL: "metal", ROCM: "rocm",
+    WEBGPU: "wgpu",
 }  # fmt: skip
 
 
@@ -137,10 +139,18 @@ class DeviceArray:
         return np.ndarray(self.shape, self.dtype, raw, -first * size, strides).copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ExchangeError("an array on a device becomes NumPy's by a copy only.")
-        made = self.numpy()
+        made = self._view() if copy is False else self.numpy()
+        if copy is False and dtype not in (None, made.dtype):
+            raise ExchangeError(f"an array of {made.dtype} becomes one of {dtype} by a copy only.")
         return made if dtype is None else made.astype(dtype, copy=False)
+
+    def _view(self) -> Array:
+        """The same memory, where host and device share it."""
+        is_whole = self.queue is not None and self.is_contiguous
+        found = self.queue.view(self.address, self.nbytes) if self.queue and is_whole else None
+        if found is None:
+            raise ExchangeError("an array on a device becomes NumPy's by a copy only.")
+        return np.asarray(_Held(self, found)).view(self.dtype).reshape(self.shape)
 
     # -- to other libraries ----------------------------------------------------------------------
 
@@ -202,6 +212,14 @@ class DeviceArray:
             self.queue.share(self.address)
             found["stream"] = self.queue.stream
         return found
+
+
+class _Held:
+    """Bytes that an array owns, for as long as somebody looks at them."""
+
+    def __init__(self, owner: DeviceArray, held: Array) -> None:
+        self.owner = owner
+        self.__array_interface__ = held.__array_interface__
 
 
 def named(device: tuple[int, int]) -> str:

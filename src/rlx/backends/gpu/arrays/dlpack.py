@@ -24,7 +24,7 @@ ALIGN = 256
 """An address for empty arrays, which may have none."""
 NAME, NAME_USED = b"dltensor", b"used_dltensor"
 VERSIONED, VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
-CPU, CUDA, CUDA_HOST, ROCM, CUDA_MANAGED, WEBGPU = 1, 2, 3, 10, 13, 15
+CPU, CUDA, CUDA_HOST, METAL, ROCM, CUDA_MANAGED, WEBGPU = 1, 2, 3, 8, 10, 13, 15
 """Kinds of devices."""
 DTypeCode = tuple[int, int]
 """The kind of a number and its bits."""

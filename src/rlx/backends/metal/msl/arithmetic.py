@@ -17,9 +17,9 @@ SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%",
            "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}  # fmt: skip
 COMPARES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
-NATIVE_FAST = {"exp": "exp", "exp2": "exp2", "log": "log", "tanh": "tanh", "sqrt": "sqrt",
-               "rsqrt": "rsqrt"}  # fmt: skip
-"""Functions of MSL whose errors, up to 4 units in the last place, a fast call may have."""
+NATIVE_FAST = frozenset({"exp", "log", "tanh", "sqrt", "rsqrt", "reciprocal"})
+"""Functions of MSL whose errors a fast call may have: exp and log up to 4 units in the last place,
+tanh 5, rsqrt 2; those of exp2, 4, are more than it may have."""
 WORD = 4
 """Bytes below which C++ computes in int."""
 
@@ -27,7 +27,7 @@ WORD = 4
 def is_native(call: ir.Call) -> bool:
     """Functions that MSL has with the accuracy asked for."""
     if call.accuracy == "fast":
-        return call.function in NATIVE_FAST or call.function == "reciprocal"
+        return call.function in NATIVE_FAST
     return call.function in ("sqrt", "reciprocal")
 
 
@@ -50,12 +50,17 @@ class Arithmetic(Structured):
         return f"({a} {symbol} {b})"
 
     def _float(self, node: ir.Binary, dtype: DType) -> str:
-        a, b = self.all(node.args)
+        """Products have names: in one expression with a sum, C++ may round the two as one."""
+        a, b = (self.named(v) if self._is_product(v) else self.one(v) for v in node.args)
         if node.op in ("min", "max"):
-            return f"{node.op}imum({a}, {b})"
+            return f"{node.op}imum_of({a}, {b})"
         if node.op not in ("add", "sub", "mul", "div"):
             raise self.unsupported(node, f"{node.op} of {dtype}; expand it.")
         return self.rounded(f"({a} {SYMBOLS[node.op]} {b})", dtype)
+
+    def _is_product(self, value: Value) -> bool:
+        node = self.makers.get(value)
+        return isinstance(node, ir.Binary) and node.op == "mul"
 
     def rounded(self, expression: str, dtype: DType) -> str:
         """What was computed in f32 as a value of the dtype; half rounds by itself."""

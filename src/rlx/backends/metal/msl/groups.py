@@ -124,7 +124,7 @@ class Groups(Memory):
     def _tile_place(self, memory: str, index: Value, offset: int, kind: str) -> str:
         pointer = shared_name(memory)
         if kind:
-            pointer = f"(threadgroup {kind}*){pointer}"
+            pointer = f"reinterpret_cast<threadgroup {kind}*>({pointer})"
         number = self.number(index)
         if number is not None:
             return f"{pointer} + {int(number) + offset}"

@@ -45,7 +45,7 @@ class Memory(Arithmetic):
         if count == 1:
             return f"{name}[{at}]"
         at = at if number is not None else f"{at} / {count}"
-        return f"(({space} {kind}*){name})[{at}]"
+        return f"reinterpret_cast<{space} {kind}*>({name})[{at}]"
 
     def buffer_place(self, name: str, index: Value, count: int, kind: str = "") -> str:
         buffer = self.buffers[name]
@@ -106,7 +106,8 @@ class Memory(Arithmetic):
         if dtype not in (DType.I32, DType.U32):
             raise self.unsupported(node, f"atomic {node.op} of {dtype}; use 32 bits.")
         kind = "atomic_int" if dtype.is_signed else "atomic_uint"
-        at = f"(device {kind}*)({buffer_name(node.buffer)} + {self.index(node.args[0])})"
+        element = f"{buffer_name(node.buffer)} + {self.index(node.args[0])}"
+        at = f"reinterpret_cast<device {kind}*>({element})"
         value = self.one(node.args[1])
         line = f"atomic_fetch_{node.op}_explicit({at}, {value}, memory_order_relaxed);"
         mask = "".join(self.all(node.args[2:]))
@@ -141,9 +142,10 @@ class Memory(Arithmetic):
         """An array of 16-byte vectors, so that it is aligned, under its own type."""
         name, stored = shared_name(array.name), STORED[array.dtype]
         count = -(-array.size_bytes // VECTOR_BYTES)
+        pointer = f"threadgroup {stored}*"
         return [
             f" threadgroup uint4 {name}_memory[{max(1, count)}];",
-            f" threadgroup {stored}* {name} = (threadgroup {stored}*){name}_memory;",
+            f" {pointer} {name} = reinterpret_cast<{pointer}>({name}_memory);",
         ]
 
 

@@ -7,6 +7,7 @@ Buffers are at the first indices of the argument table, the scalars, as one stru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -24,11 +25,19 @@ from rlx.backends.metal.msl.types import F64, NAMES, STORED
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 
+PRAGMAS = """\
+#if __METAL_VERSION__ >= 320
+#pragma METAL fp math_mode(safe)
+#pragma METAL fp contract(off)
+#endif"""
+NO_CONTRACTION = "#pragma clang fp contract(off)"
+"""Products and sums round by themselves, in the kernel that begins so; before 3.2 the language has
+no pragma of its own for a whole source."""
 HELPERS = """\
-inline float minimum(float a, float b) { return a < b || a != a ? a : b; }
-inline float maximum(float a, float b) { return a > b || a != a ? a : b; }
-inline half minimum(half a, half b) { return a < b || a != a ? a : b; }
-inline half maximum(half a, half b) { return a > b || a != a ? a : b; }
+inline float minimum_of(float a, float b) { return a < b || a != a ? a : b; }
+inline float maximum_of(float a, float b) { return a > b || a != a ? a : b; }
+inline half minimum_of(half a, half b) { return a < b || a != a ? a : b; }
+inline half maximum_of(half a, half b) { return a > b || a != a ? a : b; }
 inline float bf16_of_bits(ushort x) { return as_type<float>(uint(x) << 16); }
 inline ushort bits_of_bf16(float x) { return ushort(as_type<uint>(x) >> 16); }
 inline float round_bf16(float x) {
@@ -44,7 +53,7 @@ WARPS = (ir.Shuffle, ir.Reduce, ir.ReduceScatter, *MATRICES)
 
 def kernel_name(name: str) -> str:
     """Of a program's kernel: no word of the language."""
-    return f"rlx_{name}"
+    return "rlx_" + re.sub(r"\W", "_", name)
 
 
 def msl(program: Program, family: Family) -> str:
@@ -154,7 +163,7 @@ class Printer(Groups):
             self.lines += self.declared_array(array)
         for scalar in self.program.scalars:
             kind = self.type_name(scalar.value.dtype)
-            self.do(self.constant(f"k_{scalar.name}", kind, f"sizes.{scalar.name}"))
+            self.do(self.constant(f"k_{scalar.name}", kind, f"sizes.k_{scalar.name}"))
             self.held[scalar.value] = f"k_{scalar.name}"
         self.nodes(self.program.body)
         return "\n".join([*self._head(), *self.lines, "}", ""])
@@ -164,17 +173,19 @@ class Printer(Groups):
         if any(isinstance(n, MATRICES) for n in self.program.nodes):
             yield "#include <metal_simdgroup_matrix>"
         yield "using namespace metal;"
+        yield PRAGMAS
         yield HELPERS
         yield from (self.declared_table(t.name) for t in self.program.tables)
         if self.program.scalars:
             yield "struct Sizes {"
             for scalar in self.program.scalars:
-                yield f" {self.type_name(scalar.value.dtype)} {scalar.name};"
+                yield f" {self.type_name(scalar.value.dtype)} k_{scalar.name};"
             yield "};"
         yield f"[[kernel, max_total_threads_per_threadgroup({self.program.block})]]"
         yield f"void {kernel_name(self.program.name)}("
         yield ",\n".join(self._parameters())
         yield ") {"
+        yield f" {NO_CONTRACTION}"
         yield " const int thread_index = int(thread_index_);"
 
     def _parameters(self) -> Iterator[str]:
