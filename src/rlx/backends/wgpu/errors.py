@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rlx.core.errors import Error, OutOfMemoryError
 
-LOST = ("device is lost", "device lost", "has been destroyed", "no attribute 'get_token'")
-"""In messages of calls on a device that is gone; the last one is wgpu's own poller, which ends with
-the device."""
+LOST = ("device is lost", "device lost", "has been destroyed")
+"""In messages of calls on a device that is gone."""
+NO_POLLER = "no attribute 'get_token'"
+"""What wgpu's own objects say of one that was destroyed."""
 NO_MEMORY = ("out of memory", "not enough memory")
 LOST_ADVICE = (
     "What was on the device is gone: compile or load the model again, which opens the device anew."
@@ -24,6 +25,7 @@ class LostDeviceError(WgpuError):
 def error_of(what: str, error: Exception) -> Error:
     """The error of a call that failed."""
     said = " ".join(str(error).split()) or type(error).__name__
+    said = "the device has been destroyed" if NO_POLLER in said else said
     text = f"{what}: wgpu answered: {said.removeprefix('Validation Error Caused by: ')}."
     if any(mark in said.lower() for mark in LOST):
         return LostDeviceError(f"{text} {LOST_ADVICE}")
