@@ -8,9 +8,14 @@ from rlx.backends.wgpu.backend import backend
 from rlx.backends.wgpu.device import WgpuDevice
 
 
-def opened() -> WgpuDevice:
-    """A device of its own; the test is skipped where there can be none."""
+def required() -> WgpuDevice:
+    """The first adapter's device; the test is skipped where there is none."""
     missing = backend.missing()
     if missing is not None:
         pytest.skip(f"{missing.reason}: {missing.command}")
-    return WgpuDevice(0)
+    return backend.device()
+
+
+def opened() -> WgpuDevice:
+    """A device of its own."""
+    return WgpuDevice(required().number)

@@ -26,7 +26,7 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
-from tests.backend.wgpu.devices import opened
+from tests.backend.wgpu.devices import required
 
 Array = np.ndarray[Any, Any]
 WIDTH = 24
@@ -89,7 +89,7 @@ def test_without_an_adapter_it_says_which_driver_helps(monkeypatch: pytest.Monke
 
 
 def test_an_adapter_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
-    name = opened().name
+    name = required().name
     with pytest.raises(rlx.UnsupportedError, match=r"there is no wgpu adapter 77; here: wgpu:0 "):
         rlx.compile(graph(), target="wgpu:77", cache=False)
     (first, *_) = WgpuBackend().devices()
@@ -134,7 +134,7 @@ def test_there_is_no_f64() -> None:
 
 
 def test_calls_of_all_kinds_agree() -> None:
-    opened()
+    required()
     x, params = arrays(5)
     exe = rlx.compile(graph(), target="wgpu", params=params, cache=False, tune="off")
     for rows in (5, 5, 5, 3, 64, 3, 3):
@@ -155,7 +155,7 @@ def test_calls_of_all_kinds_agree() -> None:
 
 
 def test_executables_of_several_threads_run_beside_each_other() -> None:
-    opened()
+    required()
     _, params = arrays(5)
     exe = rlx.compile(graph(), target="wgpu", params=params, cache=False, tune="off")
     failed = list[str]()
@@ -178,7 +178,7 @@ def test_executables_of_several_threads_run_beside_each_other() -> None:
 
 
 def test_a_value_larger_than_a_binding_names_the_limit_and_the_node() -> None:
-    device = opened()
+    device = required()
     limit = device.limits.max_bytes
     if limit > 1 << 28:
         pytest.skip(f"a binding of {device.name} has {limit:,} bytes: too much for a test")
@@ -190,7 +190,7 @@ def test_a_value_larger_than_a_binding_names_the_limit_and_the_node() -> None:
 
 
 def test_a_lost_device_ends_its_executables_and_no_others() -> None:
-    opened()
+    required()
     x, params = arrays(5)
     exe = rlx.compile(graph(), target="wgpu", params=params, tune="off", cache=False)
     check(exe(x), x, params)
@@ -216,7 +216,7 @@ np.savez(sys.argv[3], *exe(np.load(sys.argv[2])))
 
 
 def test_a_saved_program_runs_without_a_compiler(tmp_path: Path) -> None:
-    opened()
+    required()
     x, params = arrays(9)
     exe = rlx.compile(graph(), target="wgpu", params=params, cache=False, tune="off")
     saved, given, made = (tmp_path / n for n in ("small.rlx", "x.npy", "y.npz"))
@@ -228,7 +228,7 @@ def test_a_saved_program_runs_without_a_compiler(tmp_path: Path) -> None:
 
 
 def test_codes_are_cached_on_disk(tmp_path: Path) -> None:
-    opened()
+    required()
     x, params = arrays(4)
     given = {"target": "wgpu", "params": params, "cache": tmp_path, "tune": "off"}
     first = rlx.compile(graph(), **given)
@@ -239,7 +239,7 @@ def test_codes_are_cached_on_disk(tmp_path: Path) -> None:
 
 
 def test_the_device_times_steps() -> None:
-    opened()
+    required()
     x, params = arrays(32)
     exe = rlx.compile(graph(), target="wgpu", params=params, cache=False, tune="off")
     found = exe.profile([x])
