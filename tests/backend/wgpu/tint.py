@@ -118,7 +118,7 @@ def _drawn(draws: int, only: str) -> Iterator[tuple[str, str]]:
                         yield f"{op.name} {number}", module.source()
                         yield f"{op.name} {number} merged", module.source(module.merged)
                 except UnsupportedError as error:
-                    print(f"refused {op.name} {number}: {str(error)[:160]}")
+                    print(f"refused {op.name} {number}: {' '.join(str(error).split())[:160]}")
 
 
 def main() -> int:
