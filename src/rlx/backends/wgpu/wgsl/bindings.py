@@ -27,6 +27,9 @@ class Access:
     width: int = 1
     """Elements."""
     is_masked: bool = False
+    is_always: bool = False
+    """Is it done where the mask does not hold, too, at an index that is there, and then made 0?
+    Compilers move such loads ahead of others, and no branches."""
     is_shared: bool = False
     """Is it of the block's shared memory? `buffer` is the number of the array then."""
 
@@ -136,10 +139,12 @@ class _Function:
         given += ["mask: bool"] if access.is_masked else []
         yield f"fn {access.function}({', '.join(given)}){f' -> {kind}' if is_load else ''} {{"
         yield from [f" var r: {kind};"] if is_load else []
-        yield from [" if (mask) {"] if access.is_masked else []
+        has_branch = access.is_masked and not access.is_always
+        yield from [" if (mask) {"] if has_branch else []
         yield from (f" {line}" for line in self._body())
-        yield from [" }"] if access.is_masked else []
-        yield from [" return r;"] if is_load else []
+        yield from [" }"] if has_branch else []
+        made = f"select({kind}(), r, mask)" if access.is_always else "r"
+        yield from [f" return {made};"] if is_load else []
         yield "}"
 
     def _word(self) -> str:

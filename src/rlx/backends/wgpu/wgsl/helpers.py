@@ -6,6 +6,8 @@ and do: `x != x` is false on two adapters and `(x + y) - x` is y on one; so NaN 
 bits, and a sum that must be rounded goes through `rounded`, which no compiler sees through. And
 half floats are rounded by integer arithmetic: `pack2x16float` rounds as the driver likes, and one
 adapter makes NaN of what is too large.
+
+Nothing branches: `||` and `&&` do, and one compiler takes time that is exponential in branches.
 """
 
 from __future__ import annotations

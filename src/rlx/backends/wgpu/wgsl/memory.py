@@ -49,10 +49,23 @@ class Memory(Arithmetic):
         return {b.name: i for i, b in enumerate(self.program.buffers)}
 
     def load(self, node: ir.Load) -> None:
-        mask = node.args[1:]
-        access = Access(self._numbers[node.buffer], "load", len(node.results), bool(mask))
-        given = [self.element(access, node.args[0]), *self.all(mask)]
+        """Of a buffer that nothing here writes, also where the mask does not hold: its first
+        element is there."""
+        mask, number = self.all(node.args[1:]), self._numbers[node.buffer]
+        is_always = bool(mask) and node.buffer not in self.written
+        access = Access(number, "load", len(node.results), bool(mask), is_always)
+        index = self.index(node.args[0])
+        if is_always:
+            mask = [self.named(node.args[1])]
+            index = f"select(0i, {index}, {mask[0]})"
+        given = [f"first_{number} + {index}", *mask]
         self.read(node.results, access, given, self.program.buffer(node.buffer).dtype)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """Buffers that the program writes."""
+        nodes = (n for n in self.program.nodes if isinstance(n, ir.Store | ir.Atomic))
+        return frozenset(n.buffer for n in nodes)
 
     def store(self, node: ir.Store) -> None:
         values = node.args[1 + node.has_mask :]

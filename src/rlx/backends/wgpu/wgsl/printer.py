@@ -216,9 +216,8 @@ class Printer(Memory):
     @cached_property
     def _exchanges_buffers(self) -> bool:
         """Is a buffer both written and read?"""
-        nodes = list(self.program.nodes)
-        written = {n.buffer for n in nodes if isinstance(n, ir.Store | ir.Atomic)}
-        return any(isinstance(n, ir.Load) and n.buffer in written for n in nodes)
+        loads = (n for n in self.program.nodes if isinstance(n, ir.Load))
+        return any(n.buffer in self.written for n in loads)
 
 
 def _has_barrier(region: Region) -> bool:

@@ -1,6 +1,7 @@
 """Integers of 64 bits as two words, `vec2<u32>(low, high)`: exact, and wrapping as they do.
 
-No function has a second return, which compilers that inline functions turn into a loop.
+No function has a second return, which compilers that inline functions turn into a loop, and few
+have branches.
 Names end in i for signed and in u for unsigned where that makes a difference.
 """
 
@@ -64,7 +65,7 @@ WIDE_HELPERS: dict[str, str] = {
     "divmod64": f"""fn divmod64(a: {V}, b: {V}) -> vec4<u32> {{
  var q = a;
  var r = {V}();
- if ((a.y == 0u) & (b.y == 0u)) {{
+ if ((a.y | b.y) == 0u) {{
   let by = max(b.x, 1u);
   q.x = a.x / by;
   r.x = a.x % by;
@@ -99,7 +100,7 @@ WIDE_HELPERS: dict[str, str] = {
  let zeros = select(countLeadingZeros(a.y), 32u + countLeadingZeros(a.x), a.y == 0u);
  let top = shl64(a, {V}(zeros, 0u));
  let kept = top.y >> 8u;
- let above = ((top.y & 0x7fu) != 0u) | (top.x != 0u);
+ let above = ((top.y & 0x7fu) | top.x) != 0u;
  let up = ((top.y & 0x80u) != 0u) & (above | ((kept & 1u) == 1u));
  let bits = ((190u - zeros) << 23u) + (kept & 0x7fffffu) + select(0u, 1u, up);
  return bitcast<f32>(select(bits, 0u, zeros == 64u));
@@ -112,9 +113,9 @@ WIDE_HELPERS: dict[str, str] = {
  let bits = bitcast<u32>(x);
  let exponent = i32((bits >> 23u) & 0xffu) - 150i;
  let full = {V}((bits & 0x7fffffu) | 0x800000u, 0u);
- var made = {V}();
- if ((exponent >= 0i) & (exponent < 41i)) {{ made = shl64(full, {V}(u32(exponent), 0u)); }}
- if ((exponent < 0i) & (exponent > -24i)) {{ made = {V}(full.x >> u32(-exponent), 0u); }}
+ let up = shl64(full, {V}(u32(clamp(exponent, 0i, 40i)), 0u));
+ let down = {V}(full.x >> u32(clamp(-exponent, 0i, 31i)), 0u);
+ let made = select(up, down, exponent < 0i);
  return select(made, neg64(made), (bits >> 31u) == 1u);
 }}""",
 }
