@@ -98,6 +98,11 @@ def strided(shape: Shape) -> Layout:
     return base.sliced(shape.rank - 2, 0, rows, 2).sliced(shape.rank - 1, 1, columns)
 
 
+def repeated(shape: Shape) -> Layout:
+    """All rows at the same place."""
+    return Layout.contiguous((1, *shape.dims[1:])).expanded(shape.dims)
+
+
 def reversed_rows(shape: Shape) -> Layout:
     last = shape.rank - 1
     return Layout.contiguous(shape.dims).sliced(last, shape.dims[-1] - 1, shape.dims[-1], -1)
@@ -204,6 +209,9 @@ CASES: dict[str, Case] = {
     "joined": Case(joined, of(F32, (M, 5), (M, N)), TAILS, {1: strided}),
     "joined, static": Case(joined, of(F32, (3, 8), (3, 12))),
     "padded": Case(lambda x: ops.pad(x, low=(1, 2), high=(0, 3)), of(F32, (M, N)), TAILS),
+    "padded, repeated": Case(
+        lambda x: ops.pad(x, low=(0, 0), high=(0, 4)), of(F32, (2, 4)), operands={0: repeated}
+    ),
     "several": Case(several, of(F32, (M, N), (M, N), (M, 1)), (*TAILS, {"m": 3, "n": 0})),
     "integers": Case(integers, of(DType.I32, (M, N), (N,)), TAILS),
     **{f"softmax {d.value}": Case(ops.softmax, of(d, (M, N)), ROWS) for d in (F32, F16, BF16)},

@@ -17,7 +17,7 @@ from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import Dim, DimLike, is_static, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
-from rlx.kernel.expr import Affine, Axis, Choose, Expr, Kernel, Load
+from rlx.kernel.expr import Affine, Axis, Choose, Expr, Inside, Kernel, Load
 
 Guards = tuple[tuple[Expr, bool], ...]
 """Conditions, each with whether it holds here or does not; the outermost first."""
@@ -155,22 +155,46 @@ def guarded(kernel: Kernel, pads: bool) -> frozenset[Expr]:
     if not pads and not any(isinstance(n, Choose) for n in kernel.nodes):
         return frozenset()
     found: set[Expr] = set()
+    at_ends = _read_at(kernel, is_last=False) & _read_at(kernel, is_last=True)
     for node in kernel.nodes:
-        is_loose = isinstance(node, Load) and (pads or not _is_inside(kernel, node))
+        is_loose = isinstance(node, Load) and (pads or node not in at_ends or not _is_dense(node))
         if is_loose or any(a in found for a in node.args):
             found.add(node)
     return frozenset(found)
 
 
-def _is_inside(kernel: Kernel, load: Load) -> bool:
-    """Does the load go over the whole of its contiguous operand, and so never out of it? A gathered
-    row may, and one that is not there must be reported only where it is read."""
-    if load.args or load.at.offset != 0:
-        return False
-    shape = kernel.operands[load.operand]
+def _is_dense(load: Load) -> bool:
+    """Is every element between the first and the last one of the load read by it? What is read at
+    both is then never out of its operand, however that lies in memory. A gathered row may be, and
+    one that is not there must be reported only where it is read."""
     last: DimLike = 0
     for axis, coefficient in load.at.terms:
         last = last + coefficient * (axis.extent - 1)
     count = product(a.extent for a, _ in load.at.terms)
     is_forward = all(provably_le(0, c) for _, c in load.at.terms)
-    return is_forward and last + 1 == count == shape.num_elements
+    return not load.args and is_forward and last + 1 == count
+
+
+def _read_at(kernel: Kernel, *, is_last: bool) -> set[Expr]:
+    """What guards let the kernel compute at the first point of all axes, or at the last."""
+    found: set[Expr] = set()
+    stack = [s.value for s in kernel.stores]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += _taken(node, is_last) if isinstance(node, Choose) else node.args
+    return found
+
+
+def _taken(node: Choose, is_last: bool) -> Sequence[Expr]:
+    guard, yes, no = node.args
+    if not isinstance(guard, Inside):
+        return [guard]
+    at = guard.at.offset
+    for axis, coefficient in guard.at.terms if is_last else ():
+        at = at + coefficient * (axis.extent - 1)
+    if provably_le(guard.low, at) and provably_le(at + 1, guard.high):
+        return [yes]
+    is_outside = provably_le(at + 1, guard.low) or provably_le(guard.high, at)
+    return [no] if is_outside else []
