@@ -125,6 +125,21 @@ def test_every_width(adapter: Adapter, dtype: DType, *, is_shared: bool) -> None
     same(adapter, copies(dtype, is_shared=is_shared), x=x, y=y)
 
 
+def test_narrow_numbers_are_packed_where_words_have_no_room(adapter: Adapter) -> None:
+    """Bytes that are stored one at a time: a word each does not fit 16 KiB."""
+    count = 8192
+    b = Builder("packed", block=256, warp=1)
+    x, y = b.input("x", DType.U8), b.output("y", DType.U8)
+    memory = b.shared("s", DType.U8, count)
+    with b.loop(b.thread, count, 256) as i:
+        memory[i] = x[i]
+    b.barrier()
+    with b.loop(b.thread, count, 256) as i:
+        y[i] = memory[count - 1 - i]
+    assert module_of(b.program()).shared_bytes == count
+    same(adapter, b.program(), x=some(DType.U8, count), y=np.zeros(count, np.uint8))
+
+
 @pytest.mark.parametrize("width", [2, 4])
 def test_vectors_and_parts_of_them(adapter: Adapter, width: int) -> None:
     """A buffer that is loaded by vectors and by elements, and one that is stored by vectors."""

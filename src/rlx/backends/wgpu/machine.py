@@ -49,7 +49,7 @@ class Architecture:
     @property
     def target(self) -> Target:
         """What the printer may use."""
-        return Target(has_f16=self.has_f16)
+        return Target(has_f16=self.has_f16, shared_bytes=self.shared_bytes)
 
     @property
     def machine(self) -> GpuMachine:

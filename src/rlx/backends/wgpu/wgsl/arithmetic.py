@@ -36,7 +36,8 @@ INSIDE = ("shr", "rem", "min", "max", "and", "or", "xor", "div")
 
 
 def is_native(call: ir.Call) -> bool:
-    """Functions that WGSL has with the accuracy asked for; its tanh overflows on some adapters."""
+    """Functions that WGSL has with the accuracy asked for. Its tanh may be a quotient of sinh and
+    cosh, which overflow."""
     if call.function in ("sqrt", "reciprocal"):
         return True
     return call.accuracy == "fast" and call.function in FAST
@@ -226,6 +227,8 @@ class Arithmetic(Structured):
         return f"{name}({', '.join(given)})"
 
     def fma(self, node: ir.Fma) -> str:
+        """Rounded once where the adapter fuses it: WGSL need not, and software adapters do not.
+        What is lowered counts on it for speed alone."""
         if node.result.dtype is not F32:
             raise self.unsupported(node, f"fma of {node.result.dtype}; convert it.")
         return self.rounding(node, f"fma({', '.join(self.operands(node))})")

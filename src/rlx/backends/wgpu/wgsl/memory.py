@@ -2,7 +2,8 @@
 
 An access is a call of one function per buffer, width and mask, which moves words; here numbers
 become words, and words numbers. Shared arrays of numbers narrower than a word are packed where
-nothing stores less than a word of them; else each number has a word of its own.
+nothing stores less than a word of them; else each number has a word of its own, if there is room,
+or is put into its word by atomics.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ NATIVE = (F32, I32, U32)
 
 class Memory(Arithmetic):
     """Nodes that access memory."""
+
+    shared_limit: int = 0
+    """Bytes of shared memory that a block may have."""
 
     @cached_property
     def accesses(self) -> dict[Access, None]:
@@ -90,14 +94,23 @@ class Memory(Arithmetic):
 
     @cached_property
     def _slots(self) -> dict[str, DType]:
-        """How the elements of a shared array are in memory: as they are, or in a word each."""
+        """How the elements of a shared array are in memory: as they are, or in a word each, which
+        needs no atomics, where that fits."""
         found = {s.name: s.dtype for s in self.program.shared}
         for node in self.program.nodes:
             if isinstance(node, ir.SharedStore):
                 count = len(node.args) - 1 - node.has_mask
                 if count * found[node.memory].itemsize < 4:
                     found[node.memory] = U32
+        for array in sorted(self.program.shared, key=lambda s: -s.count):
+            if self._shared_bytes(found) > self.shared_limit:
+                found[array.name] = array.dtype
         return found
+
+    def _shared_bytes(self, slots: dict[str, DType]) -> int:
+        """Arrays begin at multiples of a vector."""
+        sizes = (s.count * slots[s.name].itemsize for s in self.program.shared)
+        return sum(-(-size // 16) * 16 for size in sizes)
 
     def shared_load(self, node: ir.SharedLoad) -> None:
         if node.is_remote:
@@ -129,7 +142,7 @@ class Memory(Arithmetic):
 
     @property
     def shared_bytes(self) -> int:
-        return sum(s.count * self._slots[s.name].itemsize for s in self.program.shared)
+        return self._shared_bytes(self._slots)
 
     # -- tables ----------------------------------------------------------------------------------
 

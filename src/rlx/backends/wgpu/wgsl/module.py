@@ -36,6 +36,8 @@ class Target:
 
     has_f16: bool = False
     """The feature shader-f16."""
+    shared_bytes: int = 16 << 10
+    """Of a block's shared memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Printer(Memory):
 
     def __init__(self, program: Program, target: Target) -> None:
         super().__init__(program)
-        self.has_f16 = target.has_f16
+        self.has_f16, self.shared_limit = target.has_f16, target.shared_bytes
 
     def statements(self) -> dict[type[Node], Callable[[Any], None]]:
         return {
