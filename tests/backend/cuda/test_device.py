@@ -289,20 +289,25 @@ def test_memory_that_others_use_is_reused_when_the_device_was_idle(
     assert fake.calls.count("cuCtxSynchronize") == 1
 
 
-def test_other_threads_use_a_queue_while_it_is_recorded() -> None:
+@pytest.mark.parametrize("stream", [None, 99])
+def test_other_threads_use_a_queue_while_it_is_recorded(stream: int | None) -> None:
     """What a call has given is read, and another library's stream waits for it, while the next
     call is recorded: nothing of that is captured."""
     fake = FakeCuda()
-    device, queue = opened(fake)
+    device, _ = opened(fake)
+    queue = device.queue(stream)
     held, other = device.allocate(100), device.allocate(100)
     queue.fill(held.address, 100, 7)
-    got = np.zeros(100, np.uint8)
+    got, checked = np.zeros(100, np.uint8), list[bool]()
 
     def read() -> None:
+        fake.noted.clear()
         queue.read(held.address, got)
+        if stream is not None:  # its last event is all that is waited for
+            assert [name for name, _ in fake.noted] == ["cuMemcpyDtoHAsync_v2", "cuEventRecord"]
         queue.wait()
-        queue.fill(other.address, 0, 0)
         queue.release_to(4711)
+        checked.append(True)
 
     def enqueue() -> None:
         queue.fill(other.address, 100, 1)
@@ -313,8 +318,10 @@ def test_other_threads_use_a_queue_while_it_is_recorded() -> None:
         thread.join()
 
     graph = queue.record(enqueue)
+    assert checked
     assert (got == 7).all()
-    assert [len(nodes) for nodes in fake.graphs.values()] == [1, 1]  # captured, and instantiated
+    count = 1 if stream is None else 2  # with the event
+    assert [len(nodes) for nodes in fake.graphs.values()] == [count] * 2
     graph.replay()
     queue.read(other.address, got)
     queue.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rlx.backends.cuda.errors import DriverError
 from rlx.backends.cuda.library import Library, open_library
 from rlx.backends.cuda.machine import generation_of, machine_of
 from rlx.backends.cuda.memory import Allocator
+from rlx.backends.cuda.progress import Progress, Retirement
 from rlx.backends.cuda.queue import DEFAULT_STREAMS, CudaQueue, DefaultQueue, ForeignQueue
 from rlx.backends.cuda.staging import Bulk
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory
@@ -71,12 +72,14 @@ class CudaDevice(Device):
         """What all queues share: the context, its memory, and modules to be unloaded."""
         self.context = context
         self.driver = context.library.version
-        self._queues: tuple[weakref.ref[CudaQueue], ...] = ()
+        self._progress: tuple[Progress, ...] = ()
+        """Of queues whose work may not be done, whether they are still used or not."""
+        self._retirement = Retirement()
         self._lock = threading.RLock()
         self._bulk: Bulk | None = None
         self._retired: list[int] = []
         self._searched: dict[str, Any] = {}
-        self._allocator = Allocator(self.context, self._live)
+        self._allocator = Allocator(self.context, lambda: self._progress)
         self.context.running = self._running
 
     def open(self) -> None:
@@ -128,11 +131,15 @@ class CudaDevice(Device):
             self.context("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
 
     def _unload_retired(self) -> None:
+        self._retirement.collect()
         if len(self._retired) < RETIRED:
             return
-        with self._lock, self.context.idle() as is_idle:
-            while is_idle and self._retired:
-                self.context.quietly("cuModuleUnload", self._retired.pop())
+        with self._lock:
+            count = len(self._retired)  # what is retired from now on may run after the wait
+            with self.context.idle() as is_idle:
+                for module in self._retired[:count] if is_idle else ():
+                    self.context.quietly("cuModuleUnload", module)
+                    self._retired.remove(module)
 
     def resources(self, kernel: Kernel) -> Resources:
         """What the assembler gave a kernel."""
@@ -146,6 +153,7 @@ class CudaDevice(Device):
     # -- memory ----------------------------------------------------------------------------------
 
     def allocate(self, size: int) -> Memory:
+        self._retirement.collect()
         return self._allocator.allocate(size)
 
     def free(self, memory: Memory) -> None:
@@ -153,6 +161,7 @@ class CudaDevice(Device):
 
     def trim(self) -> None:
         """Give memory that is kept for reuse back to the driver."""
+        self._retirement.collect()
         self._allocator.trim()
 
     @property
@@ -163,22 +172,25 @@ class CudaDevice(Device):
     # -- queues ----------------------------------------------------------------------------------
 
     def queue(self, stream: int | None = None) -> CudaQueue:
+        self._retirement.make_room()
         made = self._new_queue(stream)
         with self._lock:
-            alive = [q for q in self._queues if q() is not None]
-            self._queues = (*alive, weakref.ref(made))
+            alive = [p for p in self._progress if not p.is_closed]
+            self._progress = (*alive, made.progress)
         return made
 
     def _new_queue(self, stream: int | None) -> CudaQueue:
         others = DefaultQueue if stream in DEFAULT_STREAMS else ForeignQueue
         kind = CudaQueue if stream is None else others
-        return kind(self.context, self._bulk_copies, self._allocator.share, stream)
+        return kind(self.context, *self._shared, stream)
 
-    def _live(self) -> list[CudaQueue]:
-        return [queue for held in self._queues if (queue := held()) is not None]
+    @property
+    def _shared(self) -> tuple[Callable[[], Bulk], Callable[[int], None], Retirement]:
+        """By all queues."""
+        return self._bulk_copies, self._allocator.share, self._retirement
 
     def _running(self) -> list[str]:
-        return [name for queue in self._live() for name in queue.running]
+        return [name for progress in self._progress for name in progress.running]
 
     def _bulk_copies(self) -> Bulk:
         """Pinned memory for large copies of all queues, made when the first one asks for it."""

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -235,20 +235,41 @@ def _moved(address: int, moves: Sequence[Move]) -> int:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Instantiated:
+    """A graph of the driver, and what can be launched of it."""
+
+    context: Context
+    graph: int
+    launched: int
+    nodes: list[Node]
+    """They hold the launches, hence their kernels, until the graph is destroyed."""
+
+    @classmethod
+    def of(cls, context: Context, graph: int, nodes: list[Node]) -> Instantiated:
+        try:
+            made = context.made("cuGraphInstantiateWithFlags", graph, 0)
+        except BaseException:
+            context.quietly("cuGraphDestroy", graph)
+            raise
+        return cls(context, graph, made, nodes)
+
+    def destroy(self) -> None:
+        self.context.quietly("cuGraphExecDestroy", self.launched)
+        self.context.quietly("cuGraphDestroy", self.graph)
+
+
 class CudaGraph(Graph):
-    """An instantiated graph. It holds the launches, hence their kernels."""
+    """An instantiated graph, which is destroyed when its work is done."""
 
     def __init__(self, queue: CudaQueue, graph: int, nodes: list[Node]) -> None:
         self._queue = queue
         self._context = queue.context
-        self._graph = graph
         self._nodes = nodes
         self._name = _name(nodes)
-        try:
-            self._exec = self._context.made("cuGraphInstantiateWithFlags", graph, 0)
-        except BaseException:
-            self._context.quietly("cuGraphDestroy", graph)
-            raise
+        self._made: Instantiated | None = None
+        made = self._made = Instantiated.of(self._context, graph, nodes)
+        self._graph, self._exec = made.graph, made.launched
         self._launch: Any = self._context.library["cuGraphLaunch"]
 
     def replay(self) -> None:
@@ -288,23 +309,26 @@ class CudaGraph(Graph):
         return found
 
     def close(self) -> None:
-        """Work that was enqueued goes on: the driver frees the graph behind it."""
-        if self._graph:
-            self._context.quietly("cuGraphExecDestroy", self._exec)
-            self._context.quietly("cuGraphDestroy", self._graph)
-            self._graph = 0
+        """Work that was enqueued goes on, and the graph is destroyed behind it."""
+        self._retire()
+        self._queue.collect()
+
+    def _retire(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            self._queue.retire(made.destroy)
 
     def __del__(self) -> None:
         with suppress(Exception):
-            self.close()
+            self._retire()
 
 
 class Events:
     """Time stamps of a graph. Between the first two is nothing: that is what a stamp takes."""
 
-    def __init__(self, context: Context, count: int) -> None:
-        self.context = context
-        self.handles = [context.made("cuEventCreate", 0) for _ in range(count)]
+    def __init__(self, queue: CudaQueue, count: int) -> None:
+        self.queue, self.context = queue, queue.context
+        self.handles = [self.context.made("cuEventCreate", 0) for _ in range(count)]
 
     def stamps_ns(self) -> list[float]:
         """The ends of parts one after the other, once the last is there, each without its stamp."""
@@ -318,13 +342,18 @@ class Events:
         return elapsed.value * 1e6
 
     def close(self) -> None:
-        for event in self.handles:
-            self.context.quietly("cuEventDestroy_v2", event)
-        self.handles.clear()
+        handles, self.handles = self.handles, []
+        if handles:
+            self.queue.retire(partial(_destroy_events, self.context, handles))
 
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+
+def _destroy_events(context: Context, handles: Sequence[int]) -> None:
+    for event in handles:
+        context.quietly("cuEventDestroy_v2", event)
 
 
 @dataclass(frozen=True, eq=False)

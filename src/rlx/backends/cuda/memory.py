@@ -28,8 +28,8 @@ SHARED_BYTES = 256 << 20
 """Freed memory that other libraries may still use, beyond which the device is waited for."""
 
 
-class Progress(Protocol):
-    """How far a queue has come."""
+class Awaited(Protocol):
+    """How far something has come."""
 
     @property
     def tick(self) -> int:
@@ -46,7 +46,7 @@ class Freed(NamedTuple):
 
     address: int
     size: int
-    after: Sequence[tuple[Progress, int]]
+    after: Sequence[tuple[Awaited, int]]
 
     @property
     def is_ready(self) -> bool:
@@ -76,7 +76,7 @@ class Allocator:
     """The device's memory. Its methods may be called by several threads, `free` also while the
     garbage collector interrupts one of them."""
 
-    def __init__(self, context: Context, queues: Callable[[], Iterable[Progress]]) -> None:
+    def __init__(self, context: Context, queues: Callable[[], Iterable[Awaited]]) -> None:
         self._context = context
         self._queues = queues
         self._lock = threading.Lock()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 
 from rlx.backends.cuda.context import NON_BLOCKING, Context
-from rlx.backends.cuda.errors import NOT_READY, DriverError
+from rlx.backends.cuda.errors import DriverError
 from rlx.backends.cuda.graph import (
     CopyNode,
     CudaGraph,
@@ -25,6 +25,7 @@ from rlx.backends.cuda.graph import (
     captured,
 )
 from rlx.backends.cuda.launch import Prepared, prepare
+from rlx.backends.cuda.progress import DefaultProgress, ForeignProgress, Progress, Retirement
 from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
 from rlx.backends.gpu.arrays.dlpack import CUDA
 from rlx.backends.gpu.device import Graph, Kernel, Queue, StampedGraph
@@ -46,8 +47,6 @@ SMALL_SLOTS, SMALL_SLOT_BYTES = 4, 128 << 10
 READBACK_BYTES = 256 << 10
 PREPARED = 4096
 """Launches that are held prepared."""
-NAMED = 16
-"""Kernels that an error names at most."""
 
 
 class CudaQueue(Queue):
@@ -55,20 +54,23 @@ class CudaQueue(Queue):
     written, wait for it, and order streams of theirs behind it. So nothing is captured from the
     stream itself, but from another one, and copies and fences have a lock."""
 
+    kind: ClassVar[type[Progress]] = Progress
+
     def __init__(
         self,
         context: Context,
         bulk: Callable[[], Bulk],
         share: Callable[[int], None],
+        retirement: Retirement,
         stream: int | None = None,
     ) -> None:
         self.context = context
         self.device_id = CUDA, context.number
         self.stream = context.made("cuStreamCreate", NON_BLOCKING) if stream is None else stream
-        self.running: deque[str] = deque(maxlen=NAMED)
-        """The last kernels and graphs that were enqueued since the last wait."""
+        self.progress = self.kind(context, self.stream)
         self._bulk = bulk
         self._share = share
+        self._retirement = retirement
         self._launch = context.library["cuLaunchKernelEx"]
         self._prepared: dict[Hashable, Prepared] = {}
         self._shaped: dict[Hashable, Prepared] = {}
@@ -80,7 +82,6 @@ class CudaQueue(Queue):
         self._recorder = 0
         """The thread that records."""
         self._lock, self._copying = threading.Lock(), threading.RLock()
-        self._tick = self._done = self._marked = 0
         self._is_closed = self._has_read = False
 
     # -- copies ----------------------------------------------------------------------------------
@@ -139,8 +140,9 @@ class CudaQueue(Queue):
         return Readback(self.context, Pinned(self.context, READBACK_BYTES))
 
     def _enqueued(self) -> None:
-        self._tick += 1
         self._is_behind_kernel = False
+        if not self._is_recording:
+            self.progress.count += 1
 
     # -- kernels ---------------------------------------------------------------------------------
 
@@ -158,10 +160,11 @@ class CudaQueue(Queue):
         is_dependent = made.is_dependent and self._is_behind_kernel
         made.enqueue(self.context, self._launch, self._into, is_dependent)
         self._is_behind_kernel = True
-        self._tick += 1
-        self.running.append(kernel.code.name)
         if self._nodes is not None:
             self._nodes.append(KernelNode(made))
+        else:
+            self.progress.count += 1
+            self.progress.running.append(kernel.code.name)
 
     def _prepare(
         self,
@@ -189,15 +192,13 @@ class CudaQueue(Queue):
     def record(self, enqueue: Callable[[], None]) -> Graph:
         self._check_not_recording("record")
         nodes = list[Node]()
-        running = tuple(self.running)
+        self._retirement.make_room()
         with self.context.capturing() as stream:
             self._recording(nodes, stream)
             try:
                 graph = captured(self.context, stream, lambda: self._enqueue_all(enqueue))
             finally:
                 self._recording(None, self.stream)
-                self.running.clear()
-                self.running.extend(running)
         return CudaGraph(self, graph, nodes)
 
     def _enqueue_all(self, enqueue: Callable[[], None]) -> None:
@@ -212,12 +213,18 @@ class CudaQueue(Queue):
 
     def replayed(self, name: str) -> None:
         """A graph was enqueued."""
-        self._tick += 1
+        progress = self.progress
+        progress.count += 1
+        progress.running.append(name)
         self._is_behind_kernel = False
-        self.running.append(name)
+
+    @property
+    def _is_recording(self) -> bool:
+        """Does this thread?"""
+        return self._nodes is not None and self._recorder == threading.get_ident()
 
     def _check_not_recording(self, what: str) -> None:
-        if self._nodes is not None and self._recorder == threading.get_ident():
+        if self._is_recording:
             raise Error(
                 f"{what} while work is recorded: a graph holds launches, copies and fills of the "
                 f"device alone. Do it before or after."
@@ -228,20 +235,14 @@ class CudaQueue(Queue):
     def wait(self) -> None:
         self._check_not_recording("wait")
         with self._copying:
-            tick = self._tick
-            self.context.streamed("cuStreamSynchronize", self.stream)
-            self._waited(tick)
-
-    def _waited(self, tick: int) -> None:
-        """All up to there is done."""
-        self._done = max(self._done, tick)
-        self.running.clear()
-        if self._has_read:
-            self._readback.finish()
-            self._has_read = False
+            self.progress.wait()
+            self.progress.running.clear()
+            if self._has_read:
+                self._readback.finish()
+                self._has_read = False
 
     def record_stamped(self, parts: Sequence[Callable[[], None]]) -> StampedGraph:
-        events = Events(self.context, len(parts) + 2)
+        events = Events(self, len(parts) + 2)
 
         def enqueue() -> None:
             for event, part in zip(events.handles, (None, *parts, None)):
@@ -269,17 +270,13 @@ class CudaQueue(Queue):
         start, stop = (self.context.made("cuEventCreate", 0) for _ in range(2))
         return start, stop
 
-    @cached_property
-    def _mark(self) -> int:
-        return self.context.made("cuEventCreate", NO_TIMING)
-
     def wait_for(self, stream: int) -> None:
         self._check_not_recording("wait_for")
         self._order(stream, self.stream)
         self._enqueued()
 
     def release_to(self, stream: int) -> None:
-        if self.tick:
+        if self.progress.tick:
             self._order(self.stream, stream)
             self._is_behind_kernel = False
 
@@ -302,101 +299,65 @@ class CudaQueue(Queue):
         self.context("cuPointerGetAttribute", ctypes.byref(number), DEVICE_OF_POINTER, address)
         return CUDA, number.value
 
-    # -- how far it has come ---------------------------------------------------------------------
-
-    @property
-    def tick(self) -> int:
-        return 0 if self._tick == self._done or self._is_closed else self._tick
-
     @property
     def is_idle(self) -> bool:
-        return self.has_reached(self._tick)
-
-    def has_reached(self, tick: int) -> bool:
-        """An event behind all that is enqueued is recorded, unless one is on its way."""
-        if tick <= self._done or self._is_closed:
-            return True
-        with self._lock:
-            if self._is_closed:
-                return True
-            if self._marked > self._done and not self._is_marked_done():
-                return False
-            if tick <= self._done:
-                return True
-            self._put_mark()
-            return self._is_marked_done()
-
-    def _put_mark(self) -> None:
-        """An event behind all that is enqueued."""
-        now = self._tick
-        self.context.streamed("cuEventRecord", self._mark, self.stream)
-        self._marked = now
-
-    def _is_marked_done(self) -> bool:
-        """What is marked while the event is queried is not known to be done."""
-        marked = self._marked
-        code = self.context.library["cuEventQuery"](self._mark)
-        if code == NOT_READY:
-            return False
-        if code:
-            self.context.failed("cuEventQuery", code, self._mark)
-        self._done = max(self._done, marked)
-        return True
+        return self.progress.has_reached(self.progress.count)
 
     # -- end -------------------------------------------------------------------------------------
 
+    def retire(self, destroy: Callable[[], None]) -> None:
+        """Destroy something once all that is enqueued is done."""
+        self._retirement.add(self.progress, destroy)
+
+    def collect(self) -> None:
+        """Destroy what is not used any more."""
+        self._retirement.collect()
+
     def close(self) -> None:
+        if not self._is_closed:
+            with suppress(DriverError):
+                self.wait()
+        self._retire()
+        self.collect()
+
+    def _retire(self) -> None:
+        """What it has made. The stream is used by whoever asks for its progress, up to the end."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        with suppress(DriverError):
-            self.wait()
         made = self.__dict__
-        events = *made.get("_timers", ()), made.get("_mark", 0), made.get("_fence", 0)
-        for event in events:
-            if event:
-                self.context.quietly("cuEventDestroy_v2", event)
-        if "_small" in made:
-            self._small.close()
-        if "_readback" in made:
-            self._readback.pinned.close()
-        self._close_stream()
-
-    def _close_stream(self) -> None:
-        self.context.quietly("cuStreamDestroy_v2", self.stream)
+        events = [e for e in (*made.get("_timers", ()), made.get("_fence", 0)) if e]
+        pinned = [made[name] for name in ("_small", "_readback") if name in made]
+        self.retire(partial(_destroy, self.progress, events, pinned))
 
     def __del__(self) -> None:
         with suppress(Exception):
-            self.close()
+            self._retire()
+
+
+def _destroy(progress: Progress, events: Iterable[int], pinned: Iterable[Slots | Readback]) -> None:
+    for event in events:
+        progress.context.quietly("cuEventDestroy_v2", event)
+    for memory in pinned:
+        memory.close()
+    progress.close()
 
 
 class DefaultQueue(CudaQueue):
-    """A queue on the default stream of all libraries. It never ends: how far it has come is asked
-    of an event that is recorded when somebody asks."""
+    """A queue on the default stream of all libraries."""
 
-    def wait(self) -> None:
-        """For an event, which is of this device: the stream is that of the current one."""
-        self._check_not_recording("wait")
-        with self._copying:
-            tick = self._tick
-            if tick > self._done:
-                with self._lock:
-                    self._put_mark()
-                self.context.streamed("cuEventSynchronize", self._mark)
-            self._waited(tick)
-
-    def _close_stream(self) -> None:
-        """It is everybody's."""
+    kind = DefaultProgress
 
 
 class ForeignQueue(CudaQueue):
     """A queue on a stream that another library has made, in order with what that enqueues there.
 
-    The stream may end at any time after a call, and nothing can be asked of it then: how far it
-    has come is asked of an event that is recorded behind all that is enqueued. A graph records it
-    by itself, as its last node, which takes the host less than a call.
+    The stream may end at any time after a call, so an event is recorded behind all that is
+    enqueued. A graph records it by itself, as its last node, which takes the host less than a call.
     """
+
+    kind = ForeignProgress
 
     def launch(self, kernel: Kernel, addresses: Sequence[int], sizes: Mapping[str, int]) -> None:
         super().launch(kernel, addresses, sizes)
@@ -404,11 +365,12 @@ class ForeignQueue(CudaQueue):
 
     def replayed(self, name: str) -> None:
         super().replayed(name)
-        self._marked = self._tick
+        progress = self.progress
+        progress.marked = progress.count
 
     def _enqueue_all(self, enqueue: Callable[[], None]) -> None:
         enqueue()
-        self.context.streamed("cuEventRecordWithFlags", self._mark, self._into, IN_GRAPH)
+        self.context.streamed("cuEventRecordWithFlags", self.progress.mark, self._into, IN_GRAPH)
         if self._nodes is not None:
             self._nodes.append(MarkNode())
 
@@ -417,22 +379,5 @@ class ForeignQueue(CudaQueue):
         self._note()
 
     def _note(self) -> None:
-        if self._nodes is None:
-            self._put_mark()
-
-    def has_reached(self, tick: int) -> bool:
-        with self._lock:
-            if self._marked > self._done:
-                self._is_marked_done()
-            return tick <= self._done or self._is_closed
-
-    def wait(self) -> None:
-        """Until the last event, behind which nothing of ours is."""
-        with self._copying:
-            marked = self._marked
-            if marked > self._done:
-                self.context.streamed("cuEventSynchronize", self._mark)
-            self._waited(marked)
-
-    def _close_stream(self) -> None:
-        """It is not ours."""
+        if not self._is_recording:
+            self.progress.put_mark()

@@ -191,6 +191,9 @@ class Readback:
         )
         self.waiting.append((array, start))
 
+    def close(self) -> None:
+        self.pinned.close()
+
     def finish(self) -> None:
         """The device has copied all of them."""
         for array, start in self.waiting:

@@ -58,4 +58,4 @@ class HipDevice(CudaDevice):
 
     def _new_queue(self, stream: int | None) -> HipQueue:
         kind = HipQueue if stream is None else ForeignHipQueue
-        return kind(self.context, self._bulk_copies, self._allocator.share, stream)
+        return kind(self.context, *self._shared, stream)
