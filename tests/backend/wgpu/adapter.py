@@ -1,8 +1,5 @@
-"""A wgpu adapter by its Vulkan driver, on which modules run, for tests of their text.
-
-A process loads one driver, so each adapter has a process of its own: `python -m
-tests.backend.wgpu.adapter` runs the modules that it is given, and answers with their buffers.
-"""
+"""A wgpu adapter by its Vulkan driver, on which modules run, for tests of their text. A process
+loads one driver, so each adapter has a process of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,22 +16,47 @@ import pytest
 
 from rlx.backends.wgpu.wgsl.module import Grid, Module, dispatch
 from tests.backend.wgpu.drivers import ICD, file_of, why_not
+from tests.backend.wgpu.serve import Work
 
 Array = np.ndarray[Any, Any]
-ALIGN = 256
-GAP = 64
-"""Elements in front of a buffer, so that its first one is not the binding's."""
+GAP = 256
+"""Bytes in front of each buffer of a binding, so that its first element is not the binding's."""
 
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One launch of a module on flat arrays."""
+    """One launch of a module on flat arrays. All buffers of a binding are in one GPU buffer, one
+    behind the other."""
 
     module: Module
     buffers: tuple[Array, ...]
     scalars: tuple[float, ...] = ()
     grid: Grid = (1, 1, 1)
     bindings: tuple[int, ...] | None = None
+
+    @property
+    def _bindings(self) -> tuple[int, ...]:
+        return self.module.separate if self.bindings is None else self.bindings
+
+    def work(self) -> tuple[Work, list[int]]:
+        """What the adapter runs, and the byte of its binding at which each buffer begins."""
+        raws = [bytearray() for _ in range(max(self._bindings, default=-1) + 1)]
+        starts: list[int] = []
+        for array, k in zip(self.buffers, self._bindings, strict=True):
+            raws[k] += b"\xa5" * (GAP + -len(raws[k]) % GAP)
+            starts.append(len(raws[k]))
+            raws[k] += array.tobytes() + b"\xa5" * (-array.nbytes % 16)
+        firsts = [start // b.itemsize for start, b in zip(starts, self.buffers)]
+        params = self.module.params(firsts, self.scalars, self.grid)
+        text, groups = self.module.source(self._bindings), dispatch(self.grid)
+        return (text, self.module.name, [bytes(raw) for raw in raws], params, groups), starts
+
+    def read(self, raws: list[bytes], starts: list[int]) -> tuple[Array, ...]:
+        """The buffers, out of the bytes of the bindings."""
+        return tuple(
+            np.frombuffer(raws[k][start : start + array.nbytes], array.dtype)
+            for array, k, start in zip(self.buffers, self._bindings, starts, strict=True)
+        )
 
 
 class Adapter:
@@ -44,10 +67,9 @@ class Adapter:
         why = why_not(driver)
         if why:
             pytest.skip(why)
-        env = {**os.environ, ICD: str(file_of(driver))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.backend.wgpu.adapter"],
-            env=env,
+            [sys.executable, str(Path(__file__).with_name("serve.py"))],
+            env={**os.environ, ICD: str(file_of(driver))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -57,12 +79,13 @@ class Adapter:
         """The buffers of each after its launch."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump(dispatches, self._process.stdin)
+        works = [d.work() for d in dispatches]
+        pickle.dump([work for work, _ in works], self._process.stdin)
         self._process.stdin.flush()
         answer = pickle.load(self._process.stdout)
-        if isinstance(answer, str):
-            raise AssertionError(answer)
-        return answer
+        assert not isinstance(answer, str), answer
+        made = zip(dispatches, answer, works, strict=True)
+        return [d.read(raws, starts) for d, raws, (_, starts) in made]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -70,74 +93,3 @@ class Adapter:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(10)
-
-
-def _serve() -> None:
-    import wgpu  # pyright: ignore[reportMissingImports]
-
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    found = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    features = ["shader-f16"] if "shader-f16" in found.features else []
-    device = found.request_device_sync(required_features=features)
-    while True:
-        try:
-            dispatches = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer: Any = [_run(wgpu, device, d) for d in dispatches]
-        except Exception as error:
-            answer = f"{type(error).__name__}: {error}"
-        pickle.dump(answer, answers)
-        answers.flush()
-
-
-def _run(wgpu: Any, device: Any, work: Dispatch) -> tuple[Array, ...]:
-    """All buffers of a binding are in one GPU buffer, one behind the other."""
-    module = work.module
-    bindings = module.separate if work.bindings is None else work.bindings
-    raws: list[bytearray] = [bytearray() for _ in range(max(bindings, default=-1) + 1)]
-    firsts: list[int] = []
-    for array, k in zip(work.buffers, bindings, strict=True):
-        raws[k] += b"\xa5" * (GAP * array.itemsize - len(raws[k]) % ALIGN % (GAP * array.itemsize))
-        raws[k] += b"\xa5" * (-len(raws[k]) % ALIGN)
-        firsts.append(len(raws[k]) // array.itemsize)
-        raws[k] += array.tobytes()
-        raws[k] += b"\xa5" * (-len(raws[k]) % 16)
-    usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
-    held = [device.create_buffer_with_data(data=bytes(raw), usage=usage) for raw in raws]
-    params = module.params(firsts, work.scalars, work.grid)
-    held.append(device.create_buffer_with_data(data=params, usage=wgpu.BufferUsage.UNIFORM))
-    shader = device.create_shader_module(code=module.source(bindings))
-    stage = {"module": shader, "entry_point": module.name}
-    kinds = ["storage"] * len(raws) + ["uniform"]
-    entries = [
-        {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
-        for i, kind in enumerate(kinds)
-    ]
-    layout = device.create_bind_group_layout(entries=entries)
-    pipes = device.create_pipeline_layout(bind_group_layouts=[layout])
-    pipeline = device.create_compute_pipeline(layout=pipes, compute=stage)
-    resources = [
-        {"binding": i, "resource": {"buffer": b, "offset": 0, "size": b.size}}
-        for i, b in enumerate(held)
-    ]
-    group = device.create_bind_group(layout=layout, entries=resources)
-    encoder = device.create_command_encoder()
-    compute = encoder.begin_compute_pass()
-    compute.set_pipeline(pipeline)
-    compute.set_bind_group(0, group)
-    compute.dispatch_workgroups(*dispatch(work.grid))
-    compute.end()
-    device.queue.submit([encoder.finish()])
-    read = [bytes(device.queue.read_buffer(b)) for b in held[:-1]]
-    made: list[Array] = []
-    for array, k, first in zip(work.buffers, bindings, firsts, strict=True):
-        start = first * array.itemsize
-        made.append(np.frombuffer(read[k][start : start + array.nbytes], array.dtype))
-    return tuple(made)
-
-
-if __name__ == "__main__":
-    _serve()
