@@ -4,8 +4,9 @@ off by a fraction of their unit in the last place.
 Errors here are relative. An op that hands them on as they are needs its operand as exact as its
 result. A sum of numbers of either sign may cancel, and an exponential makes a relative error of an
 absolute one: their operands are needed in f32, but where the graph itself has them in half
-precision, as then the graph has errors that large. A value that is compared, made a whole number or
-used as an index is what it is, to the last bit.
+precision, as then the graph has errors that large. A square doubles errors: what is squared is
+needed a step finer. A value that is compared, made a whole number or used as an index is what it
+is, to the last bit.
 
 Two things follow for kernels whose results are of half precision: roundings inside of a chain can
 be dropped, as arithmetic is in f32 anyway, and functions can be approximated.
@@ -44,6 +45,7 @@ class Precision(IntEnum):
     """As the graph states it, rounding by rounding."""
 
 
+FINER = {Precision.BF16: Precision.F16, Precision.F16: Precision.F32}
 HALVES = {DType.BF16: Precision.BF16, DType.F16: Precision.F16}
 
 
@@ -68,8 +70,11 @@ def _needed(user: Expr, arg: Expr, of_user: Precision, known: Mapping[Expr, Rang
         case Apply(op=op) if op.name not in CONTINUOUS:
             return Precision.EXACT
         case Apply() | Reduce():
-            is_kept = _preserves(user, known) or _is_rounded(arg)
-            return of_user if is_kept else max(of_user, Precision.F32)
+            if _is_rounded(arg):
+                return of_user
+            if not _preserves(user, known):
+                return max(of_user, Precision.F32)
+            return FINER.get(of_user, of_user) if _is_square(user) else of_user
         case Choose():
             return of_user
         case _:
@@ -86,6 +91,11 @@ def _preserves(user: Apply | Reduce, known: Mapping[Expr, Range]) -> bool:
     if user.op.name == "sub":
         return signs[0] * signs[1] < 0
     return user.op.name in PRESERVING
+
+
+def _is_square(user: Expr) -> bool:
+    name = user.op.name if isinstance(user, Apply) else ""
+    return name == "square" or (name == "mul" and user.args[0] is user.args[1])
 
 
 def _sign(x: Range) -> int:

@@ -1,8 +1,9 @@
 """Interval analysis of kernel expressions: between which numbers a value is.
 
 Each bound is widened by `SLACK` of its size, which covers the roundings to half precision and the
-approximations of functions that a target may use. A NaN is in no range: it goes through whatever
-is made of a range, as all arithmetic hands it on.
+approximations of functions that a target may use. Beyond the largest number of its dtype a value
+may be infinite, and below the least normal one it may be 0. A NaN is in no range: it goes through
+whatever is made of a range, as all arithmetic hands it on.
 """
 
 from __future__ import annotations
@@ -16,14 +17,32 @@ from rlx.kernel.expr import Apply, Choose, Const, Expr, Kernel, Reduce
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 SLACK = 2.0**-7
+LARGEST = {DType.F16: 65504.0, DType.BF16: 255 * 2.0**120, DType.F32: (2 - 2.0**-23) * 2.0**127}
+LEAST = {DType.F16: 2.0**-14, DType.BF16: 2.0**-126, DType.F32: 2.0**-126}
+"""Finite and normal numbers of dtypes; f64 has those of the analysis itself."""
 
 
 def ranges(kernel: Kernel) -> dict[Expr, Range]:
     """Of every expression."""
     found: dict[Expr, Range] = {}
     for node in kernel.nodes:
-        found[node] = _range(node, [found[a] for a in node.args])
+        made = _range(node, [found[a] for a in node.args])
+        found[node] = _in_dtype(made, node.dtype) if node.dtype in LARGEST else made
     return found
+
+
+def _in_dtype(x: Range, dtype: DType) -> Range:
+    """What numbers of a range are when they are rounded to a dtype."""
+    low, high = x
+    return -_top(-low, dtype), _top(high, dtype)
+
+
+def _top(high: float, dtype: DType) -> float:
+    """The most that a number of no more than this is rounded to."""
+    least = LEAST[dtype]
+    if -least < high < least and high != 0.0:
+        return least if high > 0.0 else 0.0
+    return math.inf if high > LARGEST[dtype] else high
 
 
 def _range(node: Expr, args: list[Range]) -> Range:
@@ -49,10 +68,8 @@ def _range(node: Expr, args: list[Range]) -> Range:
 
 
 def _widened(x: Range) -> Range:
-    low, high = x
-    if math.isnan(low) or math.isnan(high):
-        return ANY
-    return low - abs(low) * SLACK, high + abs(high) * SLACK
+    low, high = x[0] - abs(x[0]) * SLACK, x[1] + abs(x[1]) * SLACK
+    return ANY if math.isnan(low) or math.isnan(high) else (low, high)
 
 
 def _hull(*ranges: Range) -> Range:

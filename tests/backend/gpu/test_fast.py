@@ -21,7 +21,7 @@ from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.kernel.enclosure import SMOOTH, Jet
-from rlx.kernel.expr import Apply, Kernel
+from rlx.kernel.expr import Apply, Expr, Kernel
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.ranges import ranges
 from tests.backend.gpu import laws
@@ -49,6 +49,10 @@ def unit(x: Array, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.abs(x))) - digits
     return 2.0 ** np.maximum(np.where(np.isfinite(exponent), exponent, least), least)
+
+
+def is_op(node: Expr, name: str) -> bool:
+    return isinstance(node, Apply) and node.op.name == name
 
 
 def sigmoid(x: Array) -> Array:
@@ -233,6 +237,57 @@ def test_rounds_of_functions_in_a_range_are_one_polynomial(dtype: DType) -> None
 def test_what_no_polynomial_can_replace_is_computed(build: Callable[..., Any]) -> None:
     kernel = kernel_of(lambda x: build(ops.tanh(x)), BF16, 64)
     assert not [f for f in half_precision(kernel).fused.values() if len(f.args) == 1]
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_powers_in_f32_are_rounded_once(dtype: DType) -> None:
+    """Each square doubles the errors below it: to the power of 12, an eighth would be 1.5 units.
+    The argument is nowhere in a range, so the last is no polynomial."""
+
+    def build(x: Any) -> Any:
+        fourth = ops.square(ops.square(ops.tanh(ops.cast(x, to=F32))))
+        return ops.cast(ops.mul(ops.mul(fourth, fourth), ops.mul(fourth, ops.abs(x))), to=dtype)
+
+    x = every_half(dtype)
+    program = program_of(kernel_of(build, dtype))
+    (got,) = laws.execute(program, [x], Case(build, of(dtype, (1 << 16,))).node().shapes)
+    with np.errstate(all="ignore"):
+        want = np.tanh(x.astype(np.float64)) ** 12 * np.abs(x.astype(np.float64))
+        error = np.abs(got.astype(np.float64) - want) / unit(want, dtype)
+    is_normal = np.isfinite(want.astype(dtype.numpy).astype(np.float64)) & (want > 2.0**-125)
+    assert np.all(error[is_normal] <= 0.5 + 0.125), error[is_normal].max()
+
+
+def test_ranges_without_two_normal_numbers_are_computed() -> None:
+    kernel = kernel_of(lambda x: ops.exp(ops.sigmoid(ops.mul(x, 0.0))), BF16, 64)
+    assert ranges(kernel)[next(n for n in kernel.nodes if is_op(n, "mul"))] == (0.0, 0.0)
+    assert not [f for f in half_precision(kernel).fused.values() if len(f.args) == 1]
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_polynomials_are_exact_at_the_end_of_a_range_that_is_0(dtype: DType) -> None:
+    build = lambda x: ops.sub(ops.sigmoid(ops.sigmoid(x)), 0.5)
+    kernel = kernel_of(build, dtype)
+    assert [f for f in half_precision(kernel).fused.values() if len(f.args) == 1]
+    x = every_half(dtype)
+    shapes = Case(build, of(dtype, (1 << 16,))).node().shapes
+    (made,) = laws.execute(program_of(kernel), [x], shapes)
+    with np.errstate(invalid="ignore"):
+        assert np.all(made[x < -120.0] == 0.0)
+
+
+def test_what_overflows_is_in_no_range() -> None:
+    """e^12 is no number of f16; parts of it are then in no range."""
+
+    def build(x: Any) -> Any:
+        big = ops.exp(ops.clamp(x, min=-12.0, max=12.0))
+        return big, ops.tanh(ops.sigmoid(ops.mul(big, 1e-5)))
+
+    x = every_half(F16)
+    shapes = Case(build, of(F16, (1 << 16,))).node().shapes
+    big, made = laws.execute(program_of(kernel_of(build, F16)), [x], shapes)
+    assert np.all(made[np.isinf(big)] == np.tanh(1.0).astype(np.float16))
+    assert np.isinf(big).any()
 
 
 def test_enclosures_hold_values_and_slopes() -> None:

@@ -1,14 +1,14 @@
 """Functions for results of half precision, by the special function units and short polynomials.
 
 A value that only reaches results of half precision may be off by an eighth of their unit in the
-last place, relative to itself: results are rounded to half a unit. So exponentials are the unit's,
-and a sigmoid is made of them, as exact at -20 as at 20; ½ + ½ tanh ½x is not, and is used only from
-where its error is within the bound on. The other way around, 1 + tanh x is 2 sigmoid 2x, and
-1 + erf x is erfc -x, which do not cancel. The unit's tanh is off by 2⁻¹¹, enough for bf16 and too
-much for f16. Where the argument is proved to be in a narrow range (a sigmoid of what a tanh was a
-factor of), an odd polynomial does without the units, whose throughput is an eighth of that of a
-multiply-add; `univariate.py` has one for a chain of functions. Results of less than 2⁻¹²⁵ are off
-by up to that.
+last place at 1, relative to itself (a quarter of a unit just below a power of two): results are
+rounded to half a unit. So exponentials are the unit's, and a sigmoid is made of them, as exact at
+-20 as at 20; ½ + ½ tanh ½x is not, and is used only from where its error is within the bound on.
+The other way around, 1 + tanh x is 2 sigmoid 2x, and 1 + erf x is erfc -x, which do not cancel.
+The unit's tanh is off by 2⁻¹¹, enough for bf16 and too much for f16. Where the argument is proved
+to be in a narrow range (a sigmoid of what a tanh was a factor of), an odd polynomial does without
+the units, whose throughput is an eighth of that of a multiply-add; `univariate.py` has one for a
+chain of functions. Results of less than 2⁻¹²⁵ are off by up to that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lower.polynomials import horner, log_tail, odd_polynomial
-from rlx.backends.gpu.lower.univariate import Univariate, constant_of, univariate
+from rlx.backends.gpu.lower.univariate import MIN_REACH, Univariate, constant_of, univariate
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
@@ -27,7 +27,7 @@ from rlx.kernel.precision import Precision, precisions, readers, unrounded
 from rlx.kernel.ranges import ANY, Range, ranges
 
 BOUNDS = {Precision.BF16: 2.0**-10, Precision.F16: 2.0**-13}
-"""Relative errors that are an eighth of a unit in the last place."""
+"""Relative errors that are an eighth of a unit in the last place at 1."""
 MAX_TERMS = {"sigmoid": 5, "tanh": 2}
 """Of an odd polynomial: as many multiply-adds as cost less than the units do."""
 TANH_ERROR = 2.0**-11
@@ -343,7 +343,7 @@ def _odd_terms(name: str, fast: Fast) -> tuple[float, ...] | None:
     """f(x) - f(0) = x · Σ terms[k] · x²ᵏ on the argument's range, within the bound; None where it
     takes more terms than are worth it."""
     reach = max(abs(fast.argument[0]), abs(fast.argument[1]))
-    if name not in MAX_TERMS or not reach < 4.0:
+    if name not in MAX_TERMS or not MIN_REACH <= reach < 4.0:
         return None
     found = (odd_polynomial(name, reach, count) for count in range(1, MAX_TERMS[name] + 1))
     return next((terms for terms, error in found if error <= fast.bound), None)

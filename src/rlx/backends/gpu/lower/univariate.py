@@ -30,9 +30,9 @@ FUNCTION_SLOTS = 5
 """Multiply-adds that cost as much as a function by a special function unit, which has an eighth of
 their throughput, and runs beside them."""
 ROUNDING = 2.0**-24
-MAX_REACH, MIN_WIDTH = 64.0, 2.0**-10
-"""Of a range: where powers have the digits of f32 left, and where points differ; the width is
-relative to the reach."""
+MIN_REACH, MAX_REACH, MIN_WIDTH = 2.0**-126, 64.0, 2.0**-10
+"""Of a range: where its numbers are normal ones and powers have the digits of f32 left, and where
+points differ; the width is relative to the reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,8 @@ class _Search:
         while above is not None:
             low, high = self.known[above]
             reach = max(abs(low), abs(high))
-            if above.dtype is DType.F32 and reach <= MAX_REACH and high - low >= MIN_WIDTH * reach:
+            is_narrow = MIN_REACH <= reach <= MAX_REACH and high - low >= MIN_WIDTH * reach
+            if above.dtype is DType.F32 and is_narrow:
                 found.append(above)
             above = self.dominator[above]
         return found
@@ -225,8 +226,8 @@ class _Function:
 
     def interpolated(self, low: float, high: float, degree: int) -> tuple[float, ...]:
         """The polynomial of a degree, in f32. At 0 it is the function, if 0 is in the range: what
-        is exactly 0 or 1 there stays so."""
-        if not low < 0.0 < high:
+        is exactly 0 or 1 there stays so, as where a sigmoid is 0 for all numbers below some."""
+        if not low <= 0.0 <= high:
             points = chebyshev_points(low, high, degree + 1)
             return _rounded(interpolated(points, self._values(points)))
         points = chebyshev_points(low, high, degree)
