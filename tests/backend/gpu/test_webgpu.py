@@ -3,9 +3,14 @@ no f64. `python -m tests.backend.gpu.all --machine webgpu` has all laws."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import rlx
+from rlx.backends.gpu.expand.integers import narrow_integers
+from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
@@ -86,6 +91,36 @@ def test_missing_capabilities_are_named(what: str) -> None:
     assert verify(program, machine=GpuMachine()) is program
     with pytest.raises(ProgramError, match=f"the machine has no {what}"):
         verify(program, machine=laws.WEBGPU)
+
+
+def test_integers_that_fit_are_computed_in_32_bits() -> None:
+    """A place plus a number is known to fit, an element of i64 is not."""
+    b = Builder("k", block=64, grid=(4,))
+    x, y = b.input("x", DType.I64), b.output("y", DType.I64)
+    place = (b.block_index() * 64 + b.thread).to(DType.I64)
+    last = (place * 3 + 5).min(700)
+    y[b.thread] = last.where(place < 70, x[b.thread] + place)
+    program = b.program()
+    made = verify(narrow_integers(program))
+    wide = [n for n in made.nodes if isinstance(n, ir.Binary) and n.result.type is DType.I64]
+    assert [n.op for n in wide] == ["add"]
+    assert all(n.args[0].type is DType.I32 for n in made.nodes if isinstance(n, ir.Compare))
+    given = np.arange(64, dtype=np.int64) << 40
+    for p in (program, made):
+        held = {"x": given, "y": np.zeros(64, np.int64)}
+        launch(replace(p, grid=(1, 1, 1)), held, {})
+        own = np.arange(64)
+        assert (held["y"] == np.minimum(own * 3 + 5, 700)).all()
+
+
+def test_sums_that_may_not_fit_stay_wide() -> None:
+    b = Builder("k", block=64)
+    x, y = b.input("x", DType.I32), b.output("y", DType.I64)
+    y[b.thread] = x[b.thread].to(DType.I64) + x[b.thread + 64].to(DType.I64)
+    made = narrow_integers(b.program())
+    held = {"x": np.full(128, 2**31 - 1, np.int32), "y": np.zeros(64, np.int64)}
+    launch(made, held, {})
+    assert (held["y"] == 2**32 - 2).all()
 
 
 def test_blocks_beyond_the_machine_are_refused() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rlx.backends.gpu.claims import FORMS
 from rlx.backends.gpu.device import VECTOR_BYTES
 from rlx.backends.gpu.expand.floats import without_f64
+from rlx.backends.gpu.expand.integers import narrow_integers
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
@@ -109,10 +110,15 @@ class GpuKernels:
         return bucketed(call.kernel, whole, make, self.max_alternatives)
 
     def _scheduled(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
+        """With programs of the dtypes that the machine has."""
         made = self._launches(call, kernel)
-        if isinstance(made, Refusal) or self.machine.has_f64:
+        if isinstance(made, Refusal):
             return made
-        return rewritten_launches(made, without_f64)
+        if not self.machine.has_f64:
+            made = rewritten_launches(made, without_f64)
+        if self.machine.index_bits == 32:
+            made = rewritten_launches(made, narrow_integers)
+        return made
 
     def _launches(self, call: KernelCall, kernel: AnyKernel) -> Schedule[GpuTask] | Refusal:
         constants = frozenset[int]() if call.prologue_only else call.constants
