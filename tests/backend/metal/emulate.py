@@ -10,7 +10,7 @@ import numpy as np
 from rlx.backends.gpu.device import ALIGN, Code
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.metal.launch import packed
-from rlx.backends.metal.machine import FAMILIES, Family
+from rlx.backends.metal.machine import FAMILIES, Family, has_address_struct
 from rlx.backends.metal.msl.printer import msl
 from rlx.core.dim import evaluate
 from tests.backend.gpu import laws
@@ -33,7 +33,9 @@ def launch(
     arrays = [buffers[b.name] for b in program.buffers]
     copies = [_aligned(a) for a in arrays]
     scalars = np.frombuffer(packed(code, known) or b"\0", np.uint8).copy()
-    arguments = [*(c.ctypes.data for c in copies), scalars.ctypes.data]
+    addresses = np.asarray([c.ctypes.data for c in copies], np.uint64)
+    buffers_at = [addresses.ctypes.data] if has_address_struct(len(copies)) else addresses.tolist()
+    arguments = [*buffers_at, scalars.ctypes.data]
     grid = [evaluate(d, known) for d in program.grid]
     host.compiled(source).run(arguments, grid, program.block)
     for array, copy in zip(arrays, copies):

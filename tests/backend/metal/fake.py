@@ -68,6 +68,7 @@ class FakeMetal:
     MTLMathModeSafe = 0
     MTLResourceStorageModeShared = 0
     MTLDispatchTypeSerial = 0
+    MTLResourceUsageRead, MTLResourceUsageWrite = 1, 2
     MTLCommandBufferStatusCompleted = STATUS_COMPLETED
     MTLCommandBufferStatusError = STATUS_ERROR
 
@@ -184,6 +185,9 @@ class FakeBuffer:
     def length(self) -> int:
         return self._length
 
+    def gpuAddress(self) -> int:
+        return self.bytes.ctypes.data
+
     def contents(self) -> _Contents:
         return _Contents(self.bytes)
 
@@ -285,6 +289,7 @@ class FakeEncoder:
     commands: FakeCommands
     table: dict[int, tuple[Any, int]] = field(default_factory=dict[int, tuple[Any, int]])
     pipeline: FakePipeline | None = None
+    used: list[FakeBuffer] = field(default_factory=list[FakeBuffer])
 
     def setComputePipelineState_(self, state: FakePipeline) -> None:
         self.commands.metal.calls.append("pipeline")
@@ -295,6 +300,10 @@ class FakeEncoder:
         assert 0 <= offset < buffer.length()
         self.commands.metal.calls.append("buffer")
         self.table[index] = buffer.bytes, offset
+
+    def useResource_usage_(self, buffer: FakeBuffer, usage: int) -> None:
+        assert usage == 3
+        self.used.append(buffer)
 
     def setBytes_length_atIndex_(self, given: bytes, length: int, index: int) -> None:
         assert 0 <= index < 31

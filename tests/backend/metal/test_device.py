@@ -311,6 +311,18 @@ def test_target_metal_is_compiled_called_saved_and_timed(tmp_path: Path) -> None
 # -- programs -------------------------------------------------------------------------------------
 
 
+@needs_clang
+def test_more_buffers_than_the_argument_table_has() -> None:
+    graph, rng = Graph("many"), np.random.default_rng(2)
+    values = {f"x{i}": rng.normal(size=(3, i % 4 + 1)).astype(np.float32) for i in range(40)}
+    inputs = [graph.input(n, Shape(v.shape)) for n, v in values.items()]
+    graph.set_outputs([graph.concat(*inputs, axis=1)])
+    backend = EmulatedBackend()
+    assert differences(graph, values, outputs(graph, values, backend, calls=3)) == []
+    codes = program_of(graph, backend).artefact.codes
+    assert any(b"constant Buffers& buffers [[buffer(0)]]" in c.binary for c in codes)
+
+
 def product(dtype: DType) -> Graph:
     made = Graph("product")
     x, w = made.input("x", Shape((48, 80), dtype)), made.param("w", Shape((80, 40), dtype))

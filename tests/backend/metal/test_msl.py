@@ -257,9 +257,9 @@ def test_what_metal_does_not_have_is_refused() -> None:
     b.input("x", DType.F64)
     assert refused(b) == "program doubles: Metal has no buffer of f64; use f32."
     b = Builder("many", block=32)
-    for i in range(31):
+    for i in range(513):
         b.input(f"x{i}", F32)
-    assert refused(b) == "program many: 31 buffers; a kernel of Metal has at most 30."
+    assert refused(b).startswith("program many: 513 buffers; a kernel of Metal has at most 512. ")
     b = Builder("large", block=32)
     b.shared("room", F32, 9000)
     assert "36000 bytes of threadgroup memory; a threadgroup has 32768" in refused(b)

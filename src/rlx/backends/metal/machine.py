@@ -16,7 +16,10 @@ THREADGROUP_BYTES = 32 << 10
 """Threadgroup memory, Metal's shared memory, of one threadgroup: the same in all families."""
 MAX_THREADS = 1024
 MAX_BUFFERS = 30
-"""Of a kernel: the argument table has 31 entries, and one is for sizes."""
+"""That a kernel is given one by one: the argument table has 31 entries, and one is for sizes. A
+kernel with more is given a struct of addresses."""
+MAX_ADDRESSES = 512
+"""Of that struct: 4 KiB may be set as bytes."""
 SIMD = 32
 
 
@@ -79,3 +82,8 @@ def machine_of(
         shared_bytes=min(threadgroup_bytes, THREADGROUP_BYTES),
         tiles=found.machine.tiles if has_bfloat else frozenset(),
     )
+
+
+def has_address_struct(buffers: int) -> bool:
+    """Is a kernel with so many buffers given a struct of their addresses?"""
+    return buffers > MAX_BUFFERS

@@ -18,6 +18,8 @@ from rlx.backends.gpu.arrays.dlpack import METAL, ExchangeError
 from rlx.backends.gpu.device import Array, Graph, Kernel, Queue, StampedGraph
 from rlx.backends.metal.errors import run_error
 from rlx.backends.metal.launch import Dispatch, Pipeline, dispatch
+from rlx.backends.metal.machine import has_address_struct
+from rlx.backends.metal.memory import Binding
 
 if TYPE_CHECKING:
     from rlx.backends.metal.device import MetalDevice
@@ -87,19 +89,38 @@ class MetalQueue(Queue):
         if commands.pipeline is not one.pipeline:
             encoder.setComputePipelineState_(one.pipeline.state)
             commands.pipeline = one.pipeline
-        for index, address in enumerate(one.addresses):
-            found = self.device.regions.binding(address)
-            if commands.bound.get(index) != found:
-                encoder.setBuffer_offset_atIndex_(*found, index)
-                commands.bound[index] = found
+        bindings = [self.device.regions.binding(a) for a in one.addresses]
+        count = len(bindings)
+        if has_address_struct(count):
+            self._set_struct(commands, bindings)
+            count = 1
+        else:
+            self._set_buffers(commands, bindings)
         if one.sizes:
-            index = len(one.addresses)
-            encoder.setBytes_length_atIndex_(one.sizes, len(one.sizes), index)
-            commands.bound.pop(index, None)
+            self._set_bytes(commands, one.sizes, count)
         size = self.device.metal.module.MTLSize
         encoder.dispatchThreadgroups_threadsPerThreadgroup_(size(*one.grid), size(one.block, 1, 1))
         if len(commands.names) < KEPT_NAMES and one.pipeline.name not in commands.names:
             commands.names.append(one.pipeline.name)
+
+    def _set_buffers(self, commands: Commands, bindings: Sequence[Binding]) -> None:
+        for index, found in enumerate(bindings):
+            if commands.bound.get(index) != found:
+                commands.encoder.setBuffer_offset_atIndex_(*found, index)
+                commands.bound[index] = found
+
+    def _set_struct(self, commands: Commands, bindings: Sequence[Binding]) -> None:
+        """The GPU's addresses, and the buffers that they are in, which it must hold."""
+        module = self.device.metal.module
+        usage = module.MTLResourceUsageRead | module.MTLResourceUsageWrite
+        addresses = [int(buffer.gpuAddress()) + offset for buffer, offset in bindings]
+        for buffer in {id(b): b for b, _ in bindings}.values():
+            commands.encoder.useResource_usage_(buffer, usage)
+        self._set_bytes(commands, np.asarray(addresses, np.uint64).tobytes(), 0)
+
+    def _set_bytes(self, commands: Commands, given: bytes, index: int) -> None:
+        commands.encoder.setBytes_length_atIndex_(given, len(given), index)
+        commands.bound.pop(index, None)
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
     kernel rlx_name(p_x0, p_x1, …, sizes, block_index, block_count, thread_index)
 
 Buffers are at the first indices of the argument table, the scalars, as one struct, behind them.
+Where there are more buffers than the table has entries, one struct has their addresses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.nodes import Node
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.source.structured import Expressions, Statements
-from rlx.backends.metal.machine import MAX_BUFFERS, MAX_THREADS, THREADGROUP_BYTES, Family
+from rlx.backends.metal.machine import (
+    MAX_ADDRESSES,
+    MAX_THREADS,
+    THREADGROUP_BYTES,
+    Family,
+    has_address_struct,
+)
 from rlx.backends.metal.msl.arithmetic import is_native
 from rlx.backends.metal.msl.groups import Groups
 from rlx.backends.metal.msl.memory import buffer_name
@@ -86,9 +93,10 @@ def _check(program: Program, family: Family) -> None:
         raise UnsupportedError(
             f"{name}: {program.block} threads; a threadgroup has at most {MAX_THREADS}."
         )
-    if len(program.buffers) > MAX_BUFFERS:
+    if len(program.buffers) > MAX_ADDRESSES:
         raise UnsupportedError(
-            f"{name}: {len(program.buffers)} buffers; a kernel of Metal has at most {MAX_BUFFERS}."
+            f"{name}: {len(program.buffers)} buffers; a kernel of Metal has at most "
+            f"{MAX_ADDRESSES}. Split what it computes, such as a concatenation, in two."
         )
 
 
@@ -159,6 +167,8 @@ class Printer(Groups):
     # -- the source ------------------------------------------------------------------------------
 
     def source(self) -> str:
+        if self._has_struct:
+            self.lines += [f" {kind} {name} = buffers.{name};" for kind, name in self._buffers()]
         for array in self.program.shared:
             self.lines += self.declared_array(array)
         for scalar in self.program.scalars:
@@ -176,6 +186,8 @@ class Printer(Groups):
         yield PRAGMAS
         yield HELPERS
         yield from (self.declared_table(t.name) for t in self.program.tables)
+        if self._has_struct:
+            yield from ("struct Buffers {", *(f" {k} {n};" for k, n in self._buffers()), "};")
         if self.program.scalars:
             yield "struct Sizes {"
             for scalar in self.program.scalars:
@@ -188,15 +200,23 @@ class Printer(Groups):
         yield f" {NO_CONTRACTION}"
         yield " const int thread_index = int(thread_index_);"
 
-    def _parameters(self) -> Iterator[str]:
-        buffers = self.program.buffers
-        for i, buffer in enumerate(buffers):
+    @property
+    def _has_struct(self) -> bool:
+        return has_address_struct(len(self.program.buffers))
+
+    def _buffers(self) -> Iterator[tuple[str, str]]:
+        """The type and the name of each."""
+        for buffer in self.program.buffers:
             if buffer.dtype not in STORED:
                 raise self.unsupported(None, f"buffer of {buffer.dtype}; use f32.")
             space = "device" if buffer.is_written else "device const"
-            yield f" {space} {STORED[buffer.dtype]}* {buffer_name(buffer.name)} [[buffer({i})]]"
+            yield f"{space} {STORED[buffer.dtype]}*", buffer_name(buffer.name)
+
+    def _parameters(self) -> Iterator[str]:
+        given = [("constant Buffers&", "buffers")] if self._has_struct else list(self._buffers())
         if self.program.scalars:
-            yield f" constant Sizes& sizes [[buffer({len(buffers)})]]"
+            given.append(("constant Sizes&", "sizes"))
+        yield from (f" {kind} {name} [[buffer({i})]]" for i, (kind, name) in enumerate(given))
         yield " uint3 block_index [[threadgroup_position_in_grid]]"
         yield " uint3 block_count [[threadgroups_per_grid]]"
         yield " uint thread_index_ [[thread_index_in_threadgroup]]"
