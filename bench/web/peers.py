@@ -35,7 +35,8 @@ def page_folder(root: Path, workloads: list[Workload], peer: Path) -> None:
     shutil.copyfile(HERE / "bench.js", root / "bench.js")
     (root / "index.html").write_text("<!doctype html><title>bench</title>")
     for workload in workloads:
-        export(workload)
+        if not path_of(workload).exists():
+            export(workload)
         (root / f"{workload.name}.onnx").symlink_to(path_of(workload).resolve())
         params = workload.rlx_params()
         rlx.export_web(workload.model(params), root / workload.name, params=params)

@@ -115,6 +115,10 @@ def test_a_lost_device_rejects_and_is_opened_again(
 def test_weights_are_cached_and_checked(window: Browser, root: Path, address: str) -> None:
     case = graph, params, (few, *_) = graphs.layers()
     opened(window, root, address, case, "software")
+    window.wait(
+        "const store = await caches.open('rlx-weights');"
+        "while (!(await store.keys()).length) await new Promise((done) => setTimeout(done, 20));"
+    )
     window.requests()
     window.wait("await model.reload()")
     assert not [r for r in window.requests() if r.endswith("weights.bin")]

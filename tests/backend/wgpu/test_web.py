@@ -93,6 +93,24 @@ def test_a_page_makes_the_text_that_the_printer_does() -> None:
             assert any(t and t in source for t in filled)
 
 
+@pytest.mark.parametrize("kind", ["gpu", "software"])
+def test_kernels_ask_for_no_more_than_every_browser_has(kind: str) -> None:
+    """WebGPU's default limits, of large products, attention and reductions."""
+    g = Graph("limits")
+    x, w = g.input("x", Shape([Dim("n"), 512])), g.param("w", Shape([512, 512]))
+    y = ops.softmax(ops.matmul(x, w), axis=-1)
+    q = ops.reshape(y, dims=(1, Dim("n"), 512))
+    how = {"num_heads": 8, "kv_heads": 8, "mask_kind": "causal"}
+    g.set_outputs({"y": ops.attention(q, q, q, **how), "s": ops.sum(y, axes=(0, 1))})
+    backend = web_backends()[kind]
+    lir = CompilePipeline(backend.target()).compile(g).lir
+    codes = backend.build(backend.program(lir)).codes
+    modules = [Module.of_bytes(c.binary) for c in codes]
+    assert max(m.shared_bytes for m in modules) <= 16 << 10
+    assert max(m.block for m in modules) <= 256
+    assert not {f for m in modules for f in m.features}
+
+
 def test_what_only_the_host_does_is_refused_by_node(tmp_path: Path) -> None:
     g = Graph("custom")
     x = g.input("x", Shape([3]))
