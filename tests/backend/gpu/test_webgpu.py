@@ -128,3 +128,14 @@ def test_blocks_beyond_the_machine_are_refused() -> None:
     b.output("y", DType.F32)[b.thread] = b.const(0.0, DType.F32)
     with pytest.raises(ProgramError, match="512 threads, and a block has at most 256"):
         verify(b.program(), machine=laws.WEBGPU)
+
+
+def test_a_weight_that_is_broadcast_is_not_packed_again_and_again() -> None:
+    """Packed or not, it is no vector along the columns."""
+    graph = Graph("broadcast")
+    x = graph.input("x", Shape((1, 5), DType.F32))
+    w = graph.param("w", Shape((1, 1), DType.F32))
+    wide = graph.node("expand", (w,), {"dims": (5, 4)})
+    graph.set_outputs([graph.node("matmul", (x, wide), {})])
+    values = {"x": np.arange(5, dtype=np.float32)[None], "w": np.full((1, 1), 2, np.float32)}
+    assert not differences(graph, values, outputs(graph, values, SOFTWARE))

@@ -4,7 +4,8 @@ compute again, and weights that are not contiguous along an axis, which are pack
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -21,19 +22,27 @@ MAX_APPLIED = 1
 """Ops of a factor that are as well computed with each load: a conversion, or a scale."""
 
 Make = Callable[[Contract, frozenset[int]], Schedule[GpuTask]]
+Side = Literal["left", "right"]
 
 
 def with_staged_factors(
-    contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int], make: Make
+    contract: Contract,
+    machine: GpuMachine,
+    name: str,
+    constants: frozenset[int],
+    make: Make,
+    sides: tuple[Side, ...] = ("left", "right"),
 ) -> Schedule[GpuTask]:
-    """The product, after what writes its factors to memory."""
-    again: Make = lambda c, held: with_staged_factors(c, machine, name, held, make)
-    for side in ("left", "right"):
+    """The product, after what writes its factors to memory: each once, as one that is written may
+    be strided still, along an axis that only the other factor has."""
+    for side in sides:
         factor: Expr = getattr(contract, side)
         loads, is_computed = _loads(factor), _is_computed(factor)
         is_constant = bool(loads) and all(n.operand in constants for n in loads)
         if not (is_computed or (is_constant and _is_strided(contract, side, machine))):
             continue
+        rest: tuple[Side, ...] = tuple(s for s in sides if s != side)
+        again = _Again(machine, name, make, rest)
         made, kernel = _written(contract, side)
         first = loop_schedule(kernel, machine, f"{name}.{side}", constants)
         if is_constant and len(first.tasks) == 1:
@@ -43,6 +52,20 @@ def with_staged_factors(
         if is_computed:
             return _before(first, kernel, again(made, constants))
     return make(contract, constants)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """The product, with the factors of some sides still to be written."""
+
+    machine: GpuMachine
+    name: str
+    make: Make
+    sides: tuple[Side, ...]
+
+    def __call__(self, contract: Contract, constants: frozenset[int]) -> Schedule[GpuTask]:
+        made = (self.machine, self.name, constants, self.make, self.sides)
+        return with_staged_factors(contract, *made)
 
 
 def _loads(factor: Expr) -> list[Load]:
@@ -63,7 +86,8 @@ def _is_strided(contract: Contract, side: str, machine: GpuMachine) -> bool:
     found = loader_of(contract, factor, axes, inner[-1], is_large=True, machine=machine)
     is_known = all(is_static(a.extent) for a in factor.free)
     is_apart = found.along == "inner" or found.width == 1
-    return is_apart and is_known and exact_div(axes[-1].extent, 2) is not None
+    is_whole = exact_div(axes[-1].extent, 2) is not None and axes[-1] in factor.free
+    return is_apart and is_known and is_whole
 
 
 def _written(contract: Contract, side: str) -> tuple[Contract, Kernel]:
