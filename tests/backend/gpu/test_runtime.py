@@ -13,7 +13,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.backends.gpu.arrays.device_array import DeviceArray
-from rlx.backends.gpu.description import ON_HOST
+from rlx.backends.gpu.description import APPROXIMATE, ON_HOST
 from rlx.backends.gpu.runtime.call import Segment, parts_of
 from rlx.backends.gpu.runtime.memory import Block
 from rlx.backends.gpu.simt.errors import LaunchError
@@ -101,6 +101,17 @@ def test_what_the_host_computes_is_a_decision() -> None:
     steps = BACKEND.description(CompilePipeline(BACKEND.target()).compile(g).lir).values()
     (made,) = (d for facts in steps for d in facts.decisions if d.what == ON_HOST)
     assert (made.kind, made.reason[-27:]) == ("cut", "no kernel is written for it")
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32])
+def test_what_half_precision_lets_be_approximated_is_a_decision(dtype: DType) -> None:
+    g = Graph("chain")
+    inner = ops.tanh(g.input("x", Shape([64], dtype)))
+    g.set_outputs([ops.add(ops.sigmoid(ops.mul(inner, 0.5)), 1.0)])
+    steps = BACKEND.description(CompilePipeline(BACKEND.target()).compile(g).lir).values()
+    made = [d.reason for facts in steps for d in facts.decisions if d.what == APPROXIMATE]
+    text = "3 ops are a polynomial of degree 2; approximated: tanh; 3 roundings are left out"
+    assert made == ([text] if dtype is DType.BF16 else [])
 
 
 def test_one_program_runs_all_sizes_of_a_named_dim() -> None:

@@ -39,6 +39,9 @@ BY_SIZE = "schedule_by_size"
 """The decision that a call takes one of several schedules, by its sizes."""
 ON_HOST = "run_on_host"
 """The decision that the host computes a step, as the device has no kernel for it."""
+APPROXIMATE = "approximate_for_half_precision"
+"""The decision that a kernel computes within a fraction of a unit in the last place of its results,
+which are of half precision."""
 SHOWN = 3
 """Schedules that were not taken, of one launch."""
 
@@ -75,9 +78,10 @@ class _Facts:
         taken = tuple(_on_host(lowering)) or (_taken(step.node, lowering, self.has_special),)
         forms = *refused_forms(lowering.refused), *taken
         sizes = (_by_size(t) for t in tasks if isinstance(t, Choice))
-        usual = taken_launches(tasks, self.program.lir.plan.representative)
+        usual = list(taken_launches(tasks, self.program.lir.plan.representative))
         found = {t: self._found(t, step) for t in usual if t.others}
-        decisions = *forms, *sizes, *(_variant(t, f) for t, f in found.items())
+        variants = (_variant(t, f) for t, f in found.items())
+        decisions = *forms, *sizes, *variants, *_approximations(usual)
         lines = lines_of(_with_variants(tasks, found))
         return StepFacts(lowering.form.value, (*packed, *lines), decisions)
 
@@ -127,6 +131,12 @@ def _variant(launch: Launch, found: Found | None) -> Decision:
     gain = known[shown[0].note] - known[note]
     what = "choose_schedule"
     return Decision("", what, (), True, why, gain, is_reversible=False, kind="schedule")
+
+
+def _approximations(launches: Iterable[Launch]) -> Iterator[Decision]:
+    texts = (t.approximations() for t in launches if t.approximations is not None)
+    for text in dict.fromkeys(filter(None, texts)):
+        yield Decision("", APPROXIMATE, (), True, text, is_reversible=False, kind="precision")
 
 
 def _times(variant: Variant, times: Mapping[str, float]) -> str:

@@ -57,6 +57,8 @@ class Launch:
     """Of its sums, as in a variant."""
     others: tuple[Variant, ...] = field(default=(), compare=False, repr=False)
     """What it might be instead, predicted to take longer."""
+    approximations: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    """What it computes otherwise than the graph states, in a few words; none where nothing."""
 
     @classmethod
     def of(

@@ -81,6 +81,19 @@ class HalfPrecision:
     quotients: frozenset[Expr] = frozenset()
     """Divisions by what is the same for several points: products with its reciprocal, which are
     within 1.5 units in the last place of f32."""
+    polynomials: tuple[Univariate, ...] = ()
+    """Those among the fused nodes that are one of another value."""
+
+    @property
+    def text(self) -> str:
+        """In a few words, for reports; none where all is as stated."""
+        replaced = frozenset[Expr]().union(*(p.inside for p in self.polynomials))
+        calls = [n.op.name for n in self.fast if isinstance(n, Apply) and n not in replaced]
+        degrees = ((len(p.inside), len(p.terms) - 1) for p in self.polynomials)
+        parts = [f"{n} ops are a polynomial of degree {d}" for n, d in degrees]
+        parts += [f"approximated: {', '.join(sorted(set(calls)))}"] if calls else []
+        parts += [f"{len(self.sources)} roundings are left out"] if self.sources else []
+        return "; ".join(parts)
 
     def source(self, node: Expr) -> Expr:
         return self.sources.get(node, node)
@@ -106,7 +119,8 @@ def half_precision(kernel: Kernel) -> HalfPrecision:
     fused |= {n: _polynomial(p) for n, p in polynomials.items()}
     replaced = frozenset[Expr]().union(*(p.inside for p in polynomials.values()))
     fast = _fast_calls(kernel, needed, known, replaced)
-    return HalfPrecision(sources, fast, fused, _quotients(kernel, needed))
+    quotients = _quotients(kernel, needed)
+    return HalfPrecision(sources, fast, fused, quotients, tuple(polynomials.values()))
 
 
 def _polynomial(made: Univariate) -> Fused:

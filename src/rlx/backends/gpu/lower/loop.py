@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from rlx.backends.gpu.lower.elementwise import is_native
 from rlx.backends.gpu.lower.expressions import combined, failure_text, gathers, zipped
+from rlx.backends.gpu.lower.fast import half_precision
 from rlx.backends.gpu.lower.reductions import Reductions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
@@ -107,6 +108,7 @@ class _Launches:
                 (*used, *made),
                 meanings,
                 choice.text,
+                approximations=lambda: half_precision(kernel).text,
             )
         )
 
