@@ -85,7 +85,7 @@ class GpuSchedule:
         """In a few words, for reports."""
         if self.tile is not None:
             return f"squares of {self.tile_size}x{self.tile_size} through shared memory"
-        team = "a thread" if self.team == "thread" else f"a {self.team} of {self.threads} threads"
+        team = "a thread" if self.threads == 1 else f"a {self.team} of {self.threads} threads"
         what = "a row" if self.row else "a point"
         wide = f", {self.width} neighbours at a time" if self.width > 1 else ""
         wide += f", {self.unroll} loads in flight" if self.unroll > 1 else ""
