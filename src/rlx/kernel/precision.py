@@ -4,9 +4,10 @@ off by a fraction of their unit in the last place.
 Errors here are relative. An op that hands them on as they are needs its operand as exact as its
 result. A sum of numbers of either sign may cancel, and an exponential makes a relative error of an
 absolute one: their operands are needed in f32, but where the graph itself has them in half
-precision, as then the graph has errors that large. A square doubles errors: what is squared is
-needed a step finer. A value that is compared, made a whole number or used as an index is what it
-is, to the last bit.
+precision, as then the graph has errors that large. If the sign of such a sum decides whether there
+is a number at all, as below a root or a logarithm, they are what they are: 1 - sigmoid x is never
+negative in the graph. A square doubles errors: what is squared is needed a step finer. A value that
+is compared, made a whole number or used as an index is what it is, to the last bit.
 
 Two things follow for kernels whose results are of half precision: roundings inside of a chain can
 be dropped, as arithmetic is in f32 anyway, and functions can be approximated.
@@ -33,6 +34,12 @@ CONTINUOUS = PRESERVING | {
     *("sin", "cos", "atan2", "erfc"),
 }
 """Ops whose result moves little when their operands do."""
+POSITIVE = frozenset({"exp", "exp2", "sigmoid", "erfc", "sqrt", "rsqrt", "square", "abs"})
+"""Ops whose result has the same sign whatever their operand has."""
+POLES = frozenset(
+    {("sqrt", 0), ("rsqrt", 0), ("log", 0), ("pow", 0), ("div", 1), ("atan2", 0), ("atan2", 1)}
+)
+"""Ops that jump, or are no numbers, where the sign of an operand changes; and which one that is."""
 
 
 class Precision(IntEnum):
@@ -53,15 +60,35 @@ def precisions(kernel: Kernel) -> dict[Expr, Precision]:
     """The precision that each value needs, for all that is made of it."""
     known = ranges(kernel)
     found = {s.value: HALVES.get(s.value.dtype, Precision.EXACT) for s in kernel.stores}
+    signed = _signed(kernel, known)
     for user in reversed(kernel.nodes):
         for arg in user.args:
-            needed = _needed(user, arg, found[user], known)
+            needed = _needed(user, arg, found[user], known, user in signed)
             found[arg] = max(found.get(arg, Precision.BF16), needed)
     return found
 
 
-def _needed(user: Expr, arg: Expr, of_user: Precision, known: Mapping[Expr, Range]) -> Precision:
-    """Of an operand, by what its user needs."""
+def _signed(kernel: Kernel, known: Mapping[Expr, Range]) -> frozenset[Expr]:
+    """Values of either sign, or 0, whose sign decides whether there is a result."""
+    found: set[Expr] = set()
+    for user in reversed(kernel.nodes):
+        name = user.op.name if isinstance(user, Apply) else ""
+        for number, arg in enumerate(user.args):
+            low, high = known[arg]
+            may_change = low <= 0.0 <= high and not _is_positive(arg)
+            if may_change and (user in found or (name, number) in POLES):
+                found.add(arg)
+    return frozenset(found)
+
+
+def _is_positive(node: Expr) -> bool:
+    return _is_square(node) or (isinstance(node, Apply) and node.op.name in POSITIVE)
+
+
+def _needed(
+    user: Expr, arg: Expr, of_user: Precision, known: Mapping[Expr, Range], is_signed: bool
+) -> Precision:
+    """Of an operand, by what its user needs; `is_signed`: and the sign of it."""
     if of_user is Precision.EXACT or not arg.dtype.is_float or not user.dtype.is_float:
         return Precision.EXACT
     match user:
@@ -70,10 +97,12 @@ def _needed(user: Expr, arg: Expr, of_user: Precision, known: Mapping[Expr, Rang
         case Apply(op=op) if op.name not in CONTINUOUS:
             return Precision.EXACT
         case Apply() | Reduce():
+            if not _preserves(user, known):
+                if not _is_rounded(arg):
+                    return max(of_user, Precision.F32)
+                return Precision.EXACT if is_signed else of_user
             if _is_rounded(arg):
                 return of_user
-            if not _preserves(user, known):
-                return max(of_user, Precision.F32)
             return FINER.get(of_user, of_user) if _is_square(user) else of_user
         case Choose():
             return of_user

@@ -276,6 +276,25 @@ def test_polynomials_are_exact_at_the_end_of_a_range_that_is_0(dtype: DType) -> 
         assert np.all(made[x < -120.0] == 0.0)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: ops.sqrt(ops.sub(1.0, ops.sigmoid(x))),
+        lambda x: ops.sqrt(ops.mul(ops.sub(1.0, ops.square(ops.tanh(x))), 2.0)),
+        lambda x: ops.div(1.0, ops.sub(ops.sigmoid(ops.square(ops.tanh(x))), 0.5)),
+    ],
+)
+def test_sums_keep_a_sign_that_decides_whether_there_is_a_number(
+    build: Callable[..., Any], dtype: DType
+) -> None:
+    """In the graph all of them are 0 or positive, as its roundings are monotonic."""
+    x = every_half(dtype)
+    shapes = Case(build, of(dtype, (1 << 16,))).node().shapes
+    (made,) = laws.execute(program_of(kernel_of(build, dtype)), [x], shapes)
+    assert np.all((made >= 0.0) == ~np.isnan(x.astype(np.float32)))
+
+
 def test_what_overflows_is_in_no_range() -> None:
     """e^12 is no number of f16; parts of it are then in no range."""
 
