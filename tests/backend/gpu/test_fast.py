@@ -295,6 +295,52 @@ def test_sums_keep_a_sign_that_decides_whether_there_is_a_number(
     assert np.all((made >= 0.0) == ~np.isnan(x.astype(np.float32)))
 
 
+SMOOTH_OPS: tuple[Callable[[Any], Any], ...] = (
+    ops.tanh, ops.sigmoid, ops.erf, ops.square, ops.neg, lambda v: ops.mul(v, 0.7),
+    lambda v: ops.add(v, 1.3), lambda v: ops.sub(0.2, v), lambda v: ops.exp(ops.mul(v, 0.5)),
+)  # fmt: skip
+
+
+def composed(seed: int, wide: DType) -> Callable[[Any], Any]:
+    """Functions of a value in (-1, 1) at random, of which each reads any of those before it."""
+
+    def build(x: Any) -> Any:
+        rng = np.random.default_rng(seed)
+        made = [ops.tanh(ops.cast(x, to=wide))]
+        for _ in range(rng.integers(3, 8)):
+            made.append(SMOOTH_OPS[rng.integers(len(SMOOTH_OPS))](made[-1]))
+            if rng.random() < 0.4:
+                other = made[rng.integers(len(made))]
+                made.append((ops.add, ops.mul)[rng.integers(2)](made[-1], other))
+        return made[-1]
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_compositions_in_f32_are_as_good_as_their_last_rounding(dtype: DType) -> None:
+    """Against f64; half a unit is the rounding's, a quarter the polynomial's just below a power of
+    two, and an eighth that of the first tanh, where what follows hands it on."""
+    x, used = every_half(dtype)[::7], 0
+    is_number = np.isfinite(x.astype(np.float32))
+    for seed in (0, 1, 4):
+        case, exact = (
+            Case(
+                lambda v, s=seed, w=w, to=to: ops.cast(composed(s, w)(v), to=to), of(dtype, x.shape)
+            )
+            for w, to in ((F32, dtype), (DType.F64, DType.F64))
+        )
+        kernel = legal(loop_kernel(case.node()))
+        used += len(half_precision(kernel).polynomials)
+        (got,) = laws.execute(program_of(kernel), [x], case.node().shapes)
+        (want,) = evaluate(exact.node().attrs["body"], {"v0": x})
+        off = np.abs(got.astype(np.float32) - want)[is_number]
+        error = off / unit(want, dtype)[is_number]
+        assert np.all(error <= 0.5 + 0.25 + 0.125), (seed, error.max())
+        assert np.all(np.isnan(got.astype(np.float32)) == np.isnan(x.astype(np.float32)))
+    assert used >= 3
+
+
 def test_what_overflows_is_in_no_range() -> None:
     """e^12 is no number of f16; parts of it are then in no range."""
 
