@@ -22,11 +22,11 @@ LEAST = {DType.F16: 2.0**-14, DType.BF16: 2.0**-126, DType.F32: 2.0**-126}
 """Finite and normal numbers of dtypes; f64 has those of the analysis itself."""
 
 
-def ranges(kernel: Kernel) -> dict[Expr, Range]:
-    """Of every expression."""
+def ranges(kernel: Kernel, slack: float = SLACK) -> dict[Expr, Range]:
+    """Of every expression; without slack, the ends are where values of bounded functions stay."""
     found: dict[Expr, Range] = {}
     for node in kernel.nodes:
-        made = _range(node, [found[a] for a in node.args])
+        made = _range(node, [found[a] for a in node.args], slack)
         found[node] = _in_dtype(made, node.dtype) if node.dtype in LARGEST else made
     return found
 
@@ -45,7 +45,7 @@ def _top(high: float, dtype: DType) -> float:
     return math.inf if high > LARGEST[dtype] else high
 
 
-def _range(node: Expr, args: list[Range]) -> Range:
+def _range(node: Expr, args: list[Range], slack: float) -> Range:
     if not node.dtype.is_float:
         return (0.0, 1.0) if node.dtype is DType.BOOL else ANY
     match node:
@@ -57,18 +57,18 @@ def _range(node: Expr, args: list[Range]) -> Range:
         case Reduce(fold="sum"):
             return (0.0, math.inf) if args[0][0] >= 0.0 else ANY
         case Apply(op=op) if op.name in RULES:
-            return _widened(RULES[op.name](*args))
+            return _widened(RULES[op.name](*args), slack)
         case Apply(op=op) if op.name in MONOTONE:
             made = MONOTONE[op.name]
-            return _widened((made(args[0][0]), made(args[0][1])))
+            return _widened((made(args[0][0]), made(args[0][1])), slack)
         case Apply(op=op) if op.name == "cast" and node.args[0].dtype.is_float:
-            return _widened(args[0])
+            return _widened(args[0], slack)
         case _:
             return ANY
 
 
-def _widened(x: Range) -> Range:
-    low, high = x[0] - abs(x[0]) * SLACK, x[1] + abs(x[1]) * SLACK
+def _widened(x: Range, slack: float) -> Range:
+    low, high = (x[0] - abs(x[0]) * slack, x[1] + abs(x[1]) * slack) if slack else x
     return ANY if math.isnan(low) or math.isnan(high) else (low, high)
 
 

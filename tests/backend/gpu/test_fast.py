@@ -264,6 +264,21 @@ def test_ranges_without_two_normal_numbers_are_computed() -> None:
     assert not [f for f in half_precision(kernel).fused.values() if len(f.args) == 1]
 
 
+def test_what_is_0_where_a_function_stays_is_so_but_for_the_noise_of_f32() -> None:
+    """A sigmoid is 1 for all large numbers: s - s * 1."""
+
+    def build(x: Any) -> Any:
+        gate = ops.sigmoid(x)
+        inner = ops.sigmoid(gate)
+        return ops.sub(inner, ops.mul(inner, gate))
+
+    x = every_half(BF16)
+    shapes = Case(build, of(BF16, (1 << 16,))).node().shapes
+    (made,) = laws.execute(program_of(kernel_of(build, BF16)), [x], shapes)
+    with np.errstate(invalid="ignore"):
+        assert np.all(np.abs(made[x > 120.0].astype(np.float32)) <= 2.0**-18)
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_polynomials_are_exact_at_the_end_of_a_range_that_is_0(dtype: DType) -> None:
     build = lambda x: ops.sub(ops.sigmoid(ops.sigmoid(x)), 0.5)

@@ -18,7 +18,7 @@ from rlx.backends.gpu.lower.polynomials import chebyshev_points, interpolated
 from rlx.core.dtype import DType
 from rlx.kernel.enclosure import FUNCTIONS, SMOOTH, Ends, Interval, Jet, distance, polynomial
 from rlx.kernel.expr import Apply, Const, Expr, Kernel
-from rlx.kernel.ranges import Range
+from rlx.kernel.ranges import Range, ranges
 
 MAX_DEGREE = 12
 PIECES = 1024
@@ -86,6 +86,7 @@ class _Search:
     ) -> None:
         self.kernel, self.sources, self.known, self.bounds = kernel, sources, known, bounds
         self.attempts = MAX_ATTEMPTS
+        self.ends = ranges(kernel, slack=0.0)
         self.users = self._live_users()
         self.dominator = self._dominators()
 
@@ -186,10 +187,20 @@ class _Search:
                 continue
             whole = whole or function.pieces(low, high)
             pieces, jet, middles, least = whole
-            error = distance(jet, middles, terms, pieces) + _evaluation_error(terms, low, high)
-            if np.all(error <= least):
+            noise = _evaluation_error(terms, low, high)
+            error = distance(jet, middles, terms, pieces) + noise
+            if np.all(error <= least) and self._keeps_ends(function, terms, noise):
                 return terms
         return None
+
+    def _keeps_ends(self, function: _Function, terms: tuple[float, ...], noise: float) -> bool:
+        """Is it within the bound of the value itself at the ends of the range, where bounded
+        functions stay for most arguments? What is 0 there for all of them stays so, but for the
+        noise of f32."""
+        ends = Interval.point(np.array(self.ends[function.variable]))
+        value = function.on(ends)[0].value
+        off = (value - polynomial(terms, ends)).greatest_size
+        return bool(np.all(off <= self.bounds[function.root] * value.least_size + noise))
 
 
 class _Function:
