@@ -194,13 +194,13 @@ class _Search:
         return None
 
     def _keeps_ends(self, function: _Function, terms: tuple[float, ...], noise: float) -> bool:
-        """Is it within the bound of the value itself at the ends of the range, where bounded
-        functions stay for most arguments? What is 0 there for all of them stays so, but for the
-        noise of f32."""
+        """Is it 0, but for the noise of f32, at the ends where the function is? Bounded
+        functions stay there for most arguments."""
         ends = Interval.point(np.array(self.ends[function.variable]))
         value = function.on(ends)[0].value
+        is_zero = value.greatest_size <= ROUNDING
         off = (value - polynomial(terms, ends)).greatest_size
-        return bool(np.all(off <= self.bounds[function.root] * value.least_size + noise))
+        return bool(np.all((off <= noise) | ~is_zero))
 
 
 class _Function:
