@@ -130,6 +130,17 @@ def test_there_is_no_f64() -> None:
         rlx.compile(made, target="wgpu", cache=False)
 
 
+@pytest.mark.parametrize("op", ["exp", "exp2", "log", "sqrt", "rsqrt", "tanh", "sigmoid"])
+def test_nan_stays_nan_in_fast_functions(op: str) -> None:
+    """Half floats are computed by WGSL's own functions."""
+    required()
+    made = Graph("nan")
+    made.set_outputs([getattr(ops, op)(made.input("x", Shape([2], DType.F16)))])
+    exe = rlx.compile(made, target="wgpu", cache=False, tune="off")
+    found = exe(np.array([np.nan, 1.0], np.float16))
+    assert np.isnan(found).tolist() == [True, False]
+
+
 # -- programs -------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,9 @@ OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
     "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
-FAST = {"exp": "exp", "exp2": "exp2", "log": "log", "sqrt": "sqrt", "rsqrt": "inverseSqrt"}
+FAST = {
+    "exp": "exp_f32", "exp2": "exp2_f32", "log": "log_f32", "sqrt": "sqrt", "rsqrt": "inverseSqrt",
+}  # fmt: skip
 SAFE = ("min", "max", "and", "or", "xor", "not")
 """Operations that overflow for no constants."""
 INSIDE = ("shr", "rem", "min", "max", "and", "or", "xor", "div")

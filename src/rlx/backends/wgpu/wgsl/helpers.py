@@ -26,6 +26,10 @@ fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ zero); }""",
     "is_nan": "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
     "min_f32": "fn min_f32(x: f32, y: f32) -> f32 { return select(y, x, (x < y) | is_nan(x)); }",
     "max_f32": "fn max_f32(x: f32, y: f32) -> f32 { return select(y, x, (x > y) | is_nan(x)); }",
+    # one adapter's exponentials and logarithms are numbers where their arguments are not
+    "exp_f32": "fn exp_f32(x: f32) -> f32 { return select(exp(x), x, is_nan(x)); }",
+    "exp2_f32": "fn exp2_f32(x: f32) -> f32 { return select(exp2(x), x, is_nan(x)); }",
+    "log_f32": "fn log_f32(x: f32) -> f32 { return select(log(x), x, is_nan(x)); }",
     # below 2⁻¹⁴ the digits are shifted to multiples of 2⁻²⁴; above, the exponent is moved by 112
     "f16_bits": """fn f16_bits(x: f32) -> u32 {
  let bits = bitcast<u32>(x);
