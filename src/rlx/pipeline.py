@@ -29,6 +29,7 @@ from rlx.ir.verify import verify
 from rlx.passes.branches import select_branches
 from rlx.passes.context import Context
 from rlx.passes.dedup import dedup_kernels
+from rlx.passes.doubles import narrow_doubles
 from rlx.passes.fuse import fuse_patterns, fuse_regions
 from rlx.passes.fusion.report import FusionReport
 from rlx.passes.layout import choose_layouts
@@ -55,6 +56,7 @@ Pass = Callable[[Graph, Context], Graph]
 PASSES: tuple[Pass, ...] = (
     weigh_outputs,  # advice which of two outputs to read back: logged
     mark_phases,  # Prologue, SteadyState, Epilogue: an origin of every node
+    narrow_doubles,  # f64 inside of imported operators in f32, where the target has no f64
     simplify,  # rules, constant folding, CSE, DCE, block recognition
     legalise,  # lower what the target has no kernel for
     tidy,  # simplification of what the lowerings left
@@ -227,7 +229,7 @@ class CompilePipeline:
         module = model.lower() if isinstance(model, HirModule) else model
         graph = module if isinstance(module, Graph) else _given(module, MirModule).graph
         context = Context.of(self.target, self.options)
-        return DispatchReport.of(simplify(graph, context), context)
+        return DispatchReport.of(simplify(narrow_doubles(graph, context), context), context)
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""

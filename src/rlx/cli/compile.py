@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,7 @@ def verb(
     ] = None,
     target: options.RunOn = None,
     tune: options.Tuning = "bitwise",
+    f64: options.Doubles = None,
     emit: Annotated[
         Emit, typer.Option("--emit", help="Native code, or the planned module as text.")
     ] = Emit.PROGRAM,
@@ -85,13 +86,13 @@ def verb(
         raise Error(f"{path} cannot be written: there is no folder {path.parent}")
     wanted = inputs.Wanted.of(files, None, dims, seed)
     if web is not None or has_f16:
-        return _exported(model, web, target, wanted, has_f16, is_json)
+        return _exported(model, web, target, wanted, has_f16, is_json, f64)
     if emit is Emit.LIR:
-        result, _ = models.planned(model, target or "cpu", wanted, dump)
+        result, _ = models.planned(model, target or "cpu", wanted, dump, f64)
         save(result.lir, path)
         _tell_plan(model, path, result.lir, is_json)
         return 0
-    found = models.program(model, target, None, dump=dump, tune=tune)
+    found = models.program(model, target, None, dump=dump, tune=tune, f64=f64)
     exe = found if isinstance(found, Executable) else _settled(found, wanted)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)
@@ -100,7 +101,13 @@ def verb(
 
 
 def _exported(
-    model: str, web: str | None, target: str | None, wanted: Wanted, has_f16: bool, is_json: bool
+    model: str,
+    web: str | None,
+    target: str | None,
+    wanted: Wanted,
+    has_f16: bool,
+    is_json: bool,
+    f64: Literal["f32"] | None,
 ) -> int:
     from rlx.cli import models
     from rlx.frontends.web import export_web
@@ -109,7 +116,7 @@ def _exported(
     if web is None or target != "wgpu":
         raise typer.BadParameter("a folder for browsers is of target wgpu: -t wgpu --web FOLDER")
     found, params = models.with_weights(model, wanted)
-    how = FusionOptions(sizes=dict(wanted.sizes))
+    how = FusionOptions(sizes=dict(wanted.sizes), f64=f64)
     made = export_web(found, web, params=params, options=how, has_f16=has_f16)
     if is_json:
         facts = {"model": model, "folder": web, "bytes": made.num_bytes, "files": dict(made.files)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,10 +51,12 @@ def compiled(
     *,
     is_weighed: bool = False,
     tune: Tune = "bitwise",
+    f64: Literal["f32"] | None = None,
 ) -> Any:
     """The model of a file, with all of its weights; `cache` as `rlx.compile` takes it. Decisions
     are weighed at the sizes of what it is run on, if so asked, and else at usual ones."""
-    exe = program(model, target, threads, cache, wanted if is_weighed else None, tune=tune)
+    weighed = wanted if is_weighed else None
+    exe = program(model, target, threads, cache, weighed, tune=tune, f64=f64)
     if not isinstance(exe, Executable):
         return exe
     given = {name: loaded(path) for name, path in wanted.params.items()}
@@ -75,6 +77,7 @@ def program(
     dump: str | None = None,
     *,
     tune: Tune = "bitwise",
+    f64: Literal["f32"] | None = None,
 ) -> Any:
     """The program of a file, with the weights that the file has."""
     found = load(model, threads=threads)
@@ -86,7 +89,7 @@ def program(
     with progress(f"compiling {model}"):
         options = FusionOptions(sizes=_run_sizes(found, weighed)) if weighed else None
         session = Session(target, threads=threads, cache=cache, dump=dump, tune=tune)
-        return session.compile(found, options=options)
+        return session.compile(found, options=options, f64=f64)
 
 
 def _runs(planned: LirModule) -> str:
@@ -104,7 +107,11 @@ def settled(
 
 
 def planned(
-    model: str, target: str, wanted: Wanted, dump: str | None = None
+    model: str,
+    target: str,
+    wanted: Wanted,
+    dump: str | None = None,
+    f64: Literal["f32"] | None = None,
 ) -> tuple[CompileResult, tuple[Decision, ...]]:
     """What compiling gives, or gave, and what was decided before it by a front end; where a
     backend is there, for what it claims."""
@@ -116,7 +123,7 @@ def planned(
     before = found.decisions if isinstance(found, OnnxModel) else ()
     with progress(f"compiling {model}"):
         graph = graph_of(found, wanted)
-        options = FusionOptions(sizes=sizes_asked(_inputs(graph), wanted))
+        options = FusionOptions(sizes=sizes_asked(_inputs(graph), wanted), f64=f64)
         pipeline = CompilePipeline(target_of(target), options=options, dump=dump)
         return pipeline.compile(graph), before
 

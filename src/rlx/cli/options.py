@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -80,6 +80,12 @@ Tuning = Annotated[
     Tune,
     typer.Option(
         "--tune", help="Timed search of a GPU's schedules: none, those of equal bits, or all."
+    ),
+]
+Doubles = Annotated[
+    Literal["f32"] | None,
+    typer.Option(
+        "--f64", help="Compute a model's f64 in f32 on targets without f64. (default: refuse it)"
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -23,6 +23,7 @@ def verb(
     target: options.RunOn = None,
     threads: options.Threads = None,
     tune: options.Tuning = "bitwise",
+    f64: options.Doubles = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Write each output there, as .npy."),
@@ -40,7 +41,7 @@ def verb(
     from rlx.cli import inputs, models
 
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, tune=tune)
+    exe = models.compiled(model, target, threads, wanted, tune=tune, f64=f64)
     given = inputs.inputs_of(exe, wanted)
     made = exe.run(given)
     written = _written(Path(output), made) if output else {}

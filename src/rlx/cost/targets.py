@@ -55,13 +55,14 @@ _TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
 
 # -- what does not exist --------------------------------------------------------------------------
 
+_INSTEAD_OF_DOUBLE = "Use {}, the option f64='f32' (--f64 f32), or another target"
 _NO_DOUBLE_WGSL = {
-    DType.F64: "WGSL has no 64-bit floats. Use f32, or another target",
-    DType.C128: "WGSL has no 64-bit floats. Use c64, or another target",
+    DType.F64: "WGSL has no 64-bit floats. " + _INSTEAD_OF_DOUBLE.format("f32"),
+    DType.C128: "WGSL has no 64-bit floats. " + _INSTEAD_OF_DOUBLE.format("c64"),
 }
 _NO_DOUBLE_MSL = {
-    DType.F64: "the Metal shading language has no double. Use f32, or another target",
-    DType.C128: "the Metal shading language has no double. Use c64, or another target",
+    DType.F64: "the Metal shading language has no double. " + _INSTEAD_OF_DOUBLE.format("f32"),
+    DType.C128: "the Metal shading language has no double. " + _INSTEAD_OF_DOUBLE.format("c64"),
 }
 _NO_C128_MLX = {DType.C128: "MLX has complex64 only. Use c64, or another target"}
 _NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target"}

@@ -194,6 +194,7 @@ def _options(result: CompileResult) -> dict[str, Any]:
         "force": dict(sorted(options.force.items())),
         "precision": options.precision,
         "sizes": dict(sorted(options.sizes.items())),
+        "f64": options.f64,
         "alignment": result.lir.plan.alignment,
     }
 

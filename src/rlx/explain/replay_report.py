@@ -115,4 +115,5 @@ def _options(report: Report) -> FusionOptions:
         dispatch=DispatchPolicy(held["dispatch"], held["force_common"], held["force_native"]),
         precision=held["precision"],
         sizes=held["sizes"],
+        f64=held.get("f64"),
     )

@@ -84,6 +84,7 @@ class Precision:
 _KINDS = {
     "skip_fusion": FLAG, "limits": NONE | instance(FusionLimits), "force": MAPPING,
     "dispatch": NONE | instance(DispatchPolicy), "precision": NONE | TEXT, "sizes": MAPPING,
+    "f64": NONE | TEXT,
 }  # fmt: skip
 
 
@@ -101,12 +102,17 @@ class FusionOptions:
     """What f32 products are carried out in, as `Precision.of` reads it; None leaves them."""
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Named dim → the size at which costs are weighed, instead of a representative one."""
+    f64: Literal["f32"] | None = None
+    """What the f64 of a model is computed in on a target that has none: "f32", or it is refused.
+    Inputs, params and outputs keep their dtype; targets that have f64 compute in it."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
             kind.check(f"FusionOptions: {name}", getattr(self, name))
         if self.precision is not None:
             Precision.of(self.precision)
+        if self.f64 not in (None, "f32"):
+            raise Error(f"FusionOptions: f64 is {self.f64!r}. Use 'f32', or None to refuse it.")
         for key, verdict in self.force.items():
             if not isinstance(verdict, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise Error(f"FusionOptions: force[{key!r}] is {verdict!r}. Use True or False.")
@@ -135,6 +141,7 @@ class FusionOptions:
                 f"force={sorted(self.force.items())}",
                 f"precision={self.precision}",
                 *([f"sizes={sorted(self.sizes.items())}"] if self.sizes else []),
+                *([f"f64={self.f64}"] if self.f64 else []),
             ]
         )
 

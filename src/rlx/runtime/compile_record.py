@@ -65,6 +65,7 @@ def _options(options: FusionOptions) -> dict[str, Any]:
         "force": dict(options.force),
         "precision": options.precision,
         "sizes": dict(options.sizes),
+        "f64": options.f64,
     }
 
 
@@ -145,6 +146,7 @@ def _restored_options(held: dict[str, Any]) -> FusionOptions:
         held["force"],
         held["precision"],
         held["sizes"],
+        held.get("f64"),
     )
 
 

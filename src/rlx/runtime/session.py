@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from rlx._version import __version__
 from rlx.backends.base import Program, Serializer, device_variant, find_backend, target_of
@@ -47,6 +47,7 @@ def compile(
     device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
+    f64: Literal["f32"] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -64,6 +65,7 @@ def compile(
     device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
+    f64: Literal["f32"] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -80,6 +82,7 @@ def compile(
     device: int | None = None,
     cache: CacheLike = None,
     precision: str | None = None,
+    f64: Literal["f32"] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -95,15 +98,17 @@ def compile(
     in target "cuda:0". `cache` is a folder for what was compiled, or False
     for none; None is the user's own. `precision` "bf16" carries f32 products out in bf16, their
     sums in f32; "int8" keeps their weights as bytes, with a scale for each output, "int8:block=32"
-    with one for each 32 weights of an output. `dump` is a folder to which the graph after each pass
-    and the plan are written as text; nothing is taken from the cache then. `tune` is a timed search
-    of schedules on the device, where the target has one: "bitwise" among those that give the same
-    bits, "full" among all, "off" takes what is predicted to be the fastest.
+    with one for each 32 weights of an output. `f64` "f32" computes in f32 what a model states to be
+    f64, where the target has no f64; without it that is an error. `dump` is a folder to which
+    the graph after each pass and the plan are written as text; nothing is taken from the cache
+    then. `tune` is a timed search of schedules on the device, where the target has one: "bitwise"
+    among those that give the same bits, "full" among all, "off" takes what is predicted to be the
+    fastest.
     """
     session = Session(
         target, like=like, threads=threads, device=device, cache=cache, dump=dump, tune=tune
     )
-    return session.compile(model, precision=precision, options=options, params=params)
+    return session.compile(model, precision=precision, f64=f64, options=options, params=params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +165,18 @@ class Session:
             return target_of(like)
         return Target.of(like)
 
-    @takes(precision=NONE | TEXT, options=NONE | instance(FusionOptions), params=NONE | MAPPING)
+    @takes(
+        precision=NONE | TEXT,
+        f64=NONE | TEXT,
+        options=NONE | instance(FusionOptions),
+        params=NONE | MAPPING,
+    )
     def compile(
         self,
         model: Any,
         *,
         precision: str | None = None,
+        f64: Literal["f32"] | None = None,
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -173,6 +184,8 @@ class Session:
         no pass runs."""
         if precision is not None:
             options = replace(options or FusionOptions(), precision=precision)
+        if f64 is not None:
+            options = replace(options or FusionOptions(), f64=f64)
         if isinstance(model, Bundle):
             return model.compiled(self, options, params)
         return self.executable(model, options=options, params=params)

@@ -13,6 +13,7 @@ from rlx.frontends.onnx.reader import Reader, guarded, name_of
 from rlx.ir.mir import Graph, Node
 from rlx.passes.bodies import nodes_within
 from rlx.passes.context import Context
+from rlx.passes.doubles import narrow_doubles
 from rlx.passes.legalise import dispatch
 from rlx.passes.simplify import simplify
 
@@ -87,7 +88,7 @@ def dispatched_graph(graph: Graph, context: Context) -> Report:
 
 def _ways(graph: Graph, context: Context) -> Iterator[tuple[Node, tuple[Path, str]]]:
     """Every node that computes, and how."""
-    for node in nodes_within(simplify(graph, context)):
+    for node in nodes_within(simplify(narrow_doubles(graph, context), context)):
         if node.is_leaf or node.op == "item":
             continue
         how = dispatch(node, context)

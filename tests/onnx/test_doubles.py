@@ -1,0 +1,186 @@
+"""f64 on targets that have none: what only an importer computes in it becomes f32, what a model
+states is refused, or becomes f32 by option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import rlx
+from rlx.core.dtype import DType
+from rlx.frontends.onnx.model import from_proto
+from rlx.passes.context import Context
+from rlx.passes.doubles import narrow_doubles
+from rlx.passes.options import FusionOptions
+from rlx.pipeline import CompilePipeline, CompileResult
+from tests.backend.gpu import laws
+from tests.backend.gpu.simulated_backend import SimulatedBackend
+from tests.onnx.nodes import one_node, ours
+
+WEBGPU = SimulatedBackend(laws.WEBGPU)
+RNG = np.random.default_rng(5)
+EPS = float(np.finfo(np.float32).eps)
+WHAT = "f64_as_f32"
+
+
+def floats(*dims: int) -> Any:
+    return RNG.normal(size=dims).astype(np.float32)
+
+
+def compiled(graph: rlx.Graph, options: FusionOptions | None = None) -> CompileResult:
+    return CompilePipeline(WEBGPU.target(), options=options).compile(graph)
+
+
+def on_webgpu(
+    model: ModelProto, arrays: list[Any], options: FusionOptions | None = None
+) -> tuple[Any, list[rlx.Decision]]:
+    """What the simulated machine gives, and what was decided about f64."""
+    graph = from_proto(model).graph
+    result = compiled(graph, options)
+    program = WEBGPU.load(WEBGPU.build(WEBGPU.program(result.lir)))
+    given = [arrays[int(n.attrs["name"][1:])] for n in graph.inputs]
+    made = program.run(program.prepare({}, None), given, [None] * len(graph.outputs))
+    return made[0], [d for d in result.decisions if d.what == WHAT]
+
+
+SCALES = np.array([1, 1, 1.7, 2.3], np.float32)
+BYTES = RNG.integers(-128, 128, (1, 2, 7, 7)).astype(np.int8)
+FLOATS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "resize": (
+        "Resize",
+        [floats(1, 2, 5, 6), None, SCALES],
+        {"opset": 19, "known": (2,), "mode": "linear", "dims": [1, 2, "h", "w"]},
+    ),
+    "cubic": (
+        "Resize",
+        [floats(1, 2, 5, 6), None, SCALES],
+        {"opset": 19, "known": (2,), "mode": "cubic", "antialias": 1, "dims": [1, 2, "h", "w"]},
+    ),
+    "dft": ("DFT", [floats(2, 12, 1)], {"opset": 17, "axis": 1}),
+    "half dft": ("DFT", [floats(2, 12, 1)], {"opset": 17, "axis": 1, "onesided": 1}),
+    "window": ("HannWindow", [np.array(33)], {"opset": 17, "known": (0,)}),
+    "pow": ("Pow", [np.abs(floats(3, 4)).astype(np.float16), floats(3, 4)], {"opset": 15}),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_what_an_operator_computes_in_f64_becomes_f32(name: str) -> None:
+    """A few roundings of f32 apart: of coordinates up to 16, or of sums of 12 terms. Of f16 both
+    round the same number but at a tie."""
+    op, arrays, how = FLOATS[name]
+    model = one_node(op, arrays, **how)
+    [wanted] = ours(model, arrays)
+    got, [decision] = on_webgpu(model, arrays)
+    assert decision.verdict
+    assert "the target has no f64" in decision.reason
+    assert all("onnx y0" in place for place in decision.where)
+    eps = EPS if got.dtype == np.float32 else float(np.finfo(np.float16).eps)
+    assert got.dtype == wanted.dtype
+    assert np.abs(got - wanted).max() <= 16 * eps * max(1.0, np.abs(wanted).max())
+
+
+def test_frames_need_no_f64() -> None:
+    arrays = [floats(2, 40, 1), np.array(5), floats(16)]
+    model = one_node("STFT", arrays, opset=17, known=(1,), onesided=1)
+    got, _ = on_webgpu(model, arrays)
+    [wanted] = ours(model, arrays)
+    assert np.abs(got - wanted).max() <= 16 * EPS * np.abs(wanted).max()  # sums of 16 terms
+
+
+def test_means_of_bytes_are_exact() -> None:
+    """A sum of nine bytes is exact in f32, and so is a quotient that is whole."""
+    model = one_node("AveragePool", [BYTES], opset=19, kernel_shape=[3, 3])
+    got, decisions = on_webgpu(model, [BYTES])
+    assert decisions
+    assert (got == ours(model, [BYTES])[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_integers_that_f32_may_not_have_are_refused(dtype: Any) -> None:
+    model = one_node("AveragePool", [BYTES.astype(dtype)], opset=19, kernel_shape=[3, 3])
+    with pytest.raises(rlx.UnsupportedError, match=r"(?s)cast at onnx y0.*no 64-bit floats"):
+        compiled(from_proto(model).graph)
+
+
+def _chain(*nodes: tuple[str, dict[str, Any]], to: int = TensorProto.FLOAT) -> ModelProto:
+    """Operators one after the other, from x0 of f32 to an output."""
+    names = [f"x{i}" for i in range(len(nodes) + 1)]
+    made = [
+        helper.make_node(op, [a], [b], name=f"n{b}", **attrs)
+        for (op, attrs), a, b in zip(nodes, names, names[1:])
+    ]
+    ends = [
+        helper.make_tensor_value_info(n, t, [6])
+        for n, t in ((names[0], TensorProto.FLOAT), (names[-1], to))
+    ]
+    return helper.make_model(
+        helper.make_graph(made, "chain", ends[:1], ends[1:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+    )
+
+
+DOUBLE, SINGLE = ("Cast", {"to": TensorProto.DOUBLE}), ("Cast", {"to": TensorProto.FLOAT})
+
+
+@pytest.mark.parametrize("between", [[], [("Sin", {})], [("Sin", {}), ("Exp", {})]])
+def test_what_a_model_states_is_refused_unless_asked_for(between: list[Any]) -> None:
+    model = _chain(DOUBLE, *between, SINGLE, ("Neg", {}))
+    graph, x = from_proto(model).graph, floats(6)
+    if between:  # without, the two casts are none
+        with pytest.raises(rlx.UnsupportedError, match="no 64-bit floats"):
+            compiled(graph)
+    got, decisions = on_webgpu(model, [x], FusionOptions(f64="f32"))
+    assert [d.reason for d in decisions] == ["asked for: computed in f32, as the target has no f64"]
+    # two functions, each within some roundings, of values up to e
+    assert np.abs(got - ours(model, [x])[0]).max() <= 16 * EPS
+
+
+@pytest.mark.parametrize("target", ["wgpu", "metal"])
+def test_the_refusal_names_the_option(target: str) -> None:
+    graph = from_proto(_chain(DOUBLE, ("Sin", {}), SINGLE)).graph
+    with pytest.raises(rlx.UnsupportedError, match=r"(?s)sin at onnx nx2.*option f64='f32'"):
+        CompilePipeline(target).compile(graph)
+    CompilePipeline(target, options=FusionOptions(f64="f32")).compile(graph)
+
+
+def test_loops_of_f64_become_f32_by_option() -> None:
+    graph = rlx.Graph("loop")
+    x = graph.input("x", rlx.Shape([3]))
+    body = rlx.Graph("body")
+    carried = body.input("c", rlx.Shape([3], DType.F64))
+    body.set_outputs([rlx.ops.mul(carried, np.float64(0.5))])
+    wide = rlx.ops.cast(x, to=DType.F64)
+    made = graph.node("scan", (wide,), {"body": body, "length": 4, "num_carries": 1})
+    last = graph.node("item", (made,), {"index": 0})
+    graph.set_outputs([rlx.ops.cast(last, to=DType.F32)])
+    with pytest.raises(rlx.UnsupportedError, match="no 64-bit floats"):
+        compiled(graph)
+    assert compiled(graph, FusionOptions(f64="f32")).lir
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_interfaces_keep_their_dtype(is_output: bool) -> None:
+    graph = rlx.Graph("wide")
+    x = graph.input("x", rlx.Shape([3], DType.F32 if is_output else DType.F64))
+    graph.set_outputs({"y": rlx.ops.cast(x, to=DType.F64 if is_output else DType.F32)})
+    what = "output 'y'" if is_output else "input 'x'"
+    with pytest.raises(rlx.UnsupportedError, match=f"{what}.*has no f64.*f32 in the model"):
+        compiled(graph, FusionOptions(f64="f32"))
+
+
+def test_targets_with_f64_are_left_alone() -> None:
+    op, arrays, how = FLOATS["dft"]
+    graph = from_proto(one_node(op, arrays, **how)).graph
+    for options in (None, FusionOptions(f64="f32")):
+        context = Context.of("cpu", options)
+        assert narrow_doubles(graph, context) is graph
+        assert not context.log.decisions
+
+
+def test_the_option_is_checked() -> None:
+    with pytest.raises(rlx.Error, match="f64 is 'f16'"):
+        FusionOptions(f64="f16")  # pyright: ignore[reportArgumentType]
+    assert FusionOptions(f64="f32").digest() != FusionOptions().digest()
