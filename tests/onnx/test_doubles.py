@@ -3,6 +3,7 @@ states is refused, or becomes f32 by option."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import rlx
+from rlx.__main__ import main
 from rlx.core.dtype import DType
 from rlx.frontends.onnx.model import from_proto
 from rlx.passes.context import Context
@@ -105,17 +107,14 @@ def test_integers_that_f32_may_not_have_are_refused(dtype: Any) -> None:
         compiled(from_proto(model).graph)
 
 
-def _chain(*nodes: tuple[str, dict[str, Any]], to: int = TensorProto.FLOAT) -> ModelProto:
-    """Operators one after the other, from x0 of f32 to an output."""
+def _chain(*nodes: tuple[str, dict[str, Any]], name: str = "") -> ModelProto:
+    """Operators one after the other, from x0 of f32 to an output; `name` is that of them all."""
     names = [f"x{i}" for i in range(len(nodes) + 1)]
     made = [
-        helper.make_node(op, [a], [b], name=f"n{b}", **attrs)
+        helper.make_node(op, [a], [b], name=name or f"n{b}", **attrs)
         for (op, attrs), a, b in zip(nodes, names, names[1:])
     ]
-    ends = [
-        helper.make_tensor_value_info(n, t, [6])
-        for n, t in ((names[0], TensorProto.FLOAT), (names[-1], to))
-    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [6]) for n in (names[0], names[-1])]
     return helper.make_model(
         helper.make_graph(made, "chain", ends[:1], ends[1:]),
         opset_imports=[helper.make_opsetid("", 17)],
@@ -144,6 +143,27 @@ def test_the_refusal_names_the_option(target: str) -> None:
     with pytest.raises(rlx.UnsupportedError, match=r"(?s)sin at onnx nx2.*option f64='f32'"):
         CompilePipeline(target).compile(graph)
     CompilePipeline(target, options=FusionOptions(f64="f32")).compile(graph)
+
+
+def test_operators_of_one_name_share_no_values() -> None:
+    graph = from_proto(_chain(DOUBLE, ("Sin", {}), SINGLE, name="same")).graph
+    with pytest.raises(rlx.UnsupportedError, match=r"(?s)sin at onnx same: .*no 64-bit floats"):
+        compiled(graph)
+
+
+def test_the_option_of_a_compile_and_of_the_command(tmp_path: Path) -> None:
+    model, x = _chain(DOUBLE, ("Sin", {}), SINGLE), floats(6)
+    path, plan = tmp_path / "m.onnx", tmp_path / "m.lir"
+    path.write_bytes(model.SerializeToString())
+    graph = from_proto(model).graph
+    exe = rlx.compile(graph, "reference", like="metal", f64="f32", cache=False)
+    # the sine of what is f32 already: one more rounding
+    assert np.abs(exe(x) - np.sin(x.astype(np.float64))).max() <= 2 * EPS
+    assert exe.explain().options["f64"] == "f32"
+    asked = ["compile", str(path), "--emit", "lir", "-t", "metal", "-o", str(plan)]
+    assert main(asked) == 1
+    assert main([*asked, "--f64", "f32"]) == 0
+    assert "f64[" not in plan.read_text()
 
 
 def test_loops_of_f64_become_f32_by_option() -> None:

@@ -17,7 +17,7 @@ from rlx.ir.mir import Node
 
 _CONE_BITS = 1024
 """Bits of the leaf set of a cone: leaves are hashed modulo this."""
-_NOT_NAMES = frozenset({"rule", "pass", "line", "phase"})
+_NOT_NAMES = frozenset({"rule", "pass", "line", "phase", "value"})
 """Origins that are no names of the user's: a source line moves when the file above it changes."""
 
 

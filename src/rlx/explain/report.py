@@ -16,7 +16,7 @@ from rlx.core.errors import Error
 SCHEMA = 1
 """Of the JSON form; docs/explain.md describes it."""
 
-NOT_NAMES = ("rule", "pass", "phase")
+NOT_NAMES = ("rule", "pass", "phase", "value")
 """Kinds of origin that are no name of the user's."""
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from: a source line, a front end's name, a block, a rule or a pass."""
+    """Where a node comes from: a source line, a front end's name, a block, a rule or a pass.
+    The kind "value" says that a model's file names its result, of dtypes that not all targets have.
+    """
 
     kind: str
     text: str

@@ -20,7 +20,7 @@ class Row:
     """Of an input or a param."""
 
 
-NOT_NAMES = ("rule", "pass", "phase")
+NOT_NAMES = ("rule", "pass", "phase", "value")
 """Origins that are no names of the user's."""
 MAX_NAMES_SHOWN = 4
 

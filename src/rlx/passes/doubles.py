@@ -117,9 +117,11 @@ def _is_internal(node: Node, is_output: bool) -> bool:
     """Is what this node gives and takes in f64 known to its operator alone, and may it be f32?
 
     An operand that another operator made is a value that the model names: the operator that uses
-    it is none of its origins then.
+    it is none of its origins then. Operators may share a name, so that such values are marked too.
     """
     own = _operators(node)
+    if any(o.kind == "value" for n in (node, *node.inputs) if _is_wide(n) for o in n.origins):
+        return False
     if not own or node.decl.kind is Kind.CONTROL or (is_output and _is_wide(node)):
         return False
     wide = [i for i in node.inputs if _is_wide(i)]

@@ -37,6 +37,7 @@ from rlx.frontends.onnx.values import (
     Value,
     Weight,
     flattened,
+    state_double,
 )
 from rlx.ir.interpret import evaluate_node
 from rlx.ir.mir import Graph, Node, Origin, topological
@@ -189,6 +190,7 @@ class Importer:
                         raise GraphError(f"two values are called {name[:80]!r}")
                     scope.made.add(name)
                     scope.values[name] = value
+                    state_double(value, name)
 
     def node(self, scope: Scope, proto: Any) -> tuple[Value, ...]:
         for name in (proto.op_type, proto.domain, proto.name, *proto.input, *proto.output):

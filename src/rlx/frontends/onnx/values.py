@@ -15,7 +15,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.frontends.onnx.small_dtypes import Small, small_of
 from rlx.frontends.onnx.strings import TEXT, Strings, Text
-from rlx.ir.mir import Graph, Node
+from rlx.ir.mir import Graph, Node, Origin
 
 MAX_SIZES = 4096
 """Integer tensors up to this many elements are looked at as sizes."""
@@ -263,3 +263,9 @@ def is_plain(value: Value) -> bool:
 def sizes_of(array: np.ndarray[Any, Any], dtype: DType) -> Sizes:
     """Elements that may be dims, as a value."""
     return Sizes(tuple(array.reshape(-1)), array.shape, dtype)
+
+
+def state_double(value: Value, name: str) -> None:
+    """Mark f64 that the file names: other f64 is known to the importer alone."""
+    if isinstance(value, Node) and any(s.dtype in (DType.F64, DType.C128) for s in value.shapes):
+        value.graph.add_origins(value, (Origin("value", name),))
