@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from rlx.backends.gpu.backend import GpuBackend
     from rlx.backends.wgpu.web.export import Exported
-    from rlx.cost.target import Target
     from rlx.frontends.onnx.model import Read
     from rlx.ir.bundle import Bundle
     from rlx.ir.hir import HirModule
@@ -47,7 +46,7 @@ def export_web(
     backends = web_backends(has_f16=has_f16)
     how = options or FusionOptions()
     planned = {
-        kind: (CompilePipeline(_target(kind, backend), options=how).compile(graph).lir, backend)
+        kind: (CompilePipeline(backend.target(), options=how).compile(graph).lir, backend)
         for kind, backend in backends.items()
     }
     given: dict[str, Any] = {**own, **(params or {})}
@@ -64,15 +63,6 @@ def web_backends(*, has_f16: bool = False) -> Mapping[str, GpuBackend]:
     made = replace(DEFAULT, has_f16=has_f16)
     kinds = {"gpu": made, "software": replace(made, is_software=True)}
     return {kind: backend.configured(a.name, None) for kind, a in kinds.items()}
-
-
-def _target(kind: str, backend: GpuBackend) -> Target:
-    """What a plan is made for. Browsers' drivers in software compile a kernel of attention, whose
-    threads hold sums of many columns, for 20 seconds and more: there scores are in memory."""
-    from dataclasses import replace
-
-    made = backend.target()
-    return replace(made, native=made.native - {"attention"}) if kind == "software" else made
 
 
 def _parts(model: Any) -> tuple[Any, Mapping[str, Array]]:
