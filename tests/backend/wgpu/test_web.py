@@ -14,7 +14,7 @@ import rlx
 from rlx import Dim, Graph, Shape, UnsupportedError, ops
 from rlx.__main__ import main
 from rlx.backends.wgpu.web.bundle import MODULES, runtime_module
-from rlx.backends.wgpu.web.kernels import Kernels
+from rlx.backends.wgpu.web.kernels import ENTRY, Kernels
 from rlx.backends.wgpu.wgsl.module import Module
 from rlx.frontends.web import export_web, web_backends
 from rlx.pipeline import CompilePipeline
@@ -80,9 +80,9 @@ def test_a_page_makes_the_text_that_the_printer_does() -> None:
     codes = backend.build(backend.program(lir)).codes
     made = Kernels.of(codes)
     assert made.codes
-    for code, stated in zip(codes, made.codes):
-        module = Module.of_bytes(code.binary)
-        source = module.source()
+    for code, shown in zip(codes, made.codes):
+        module, stated = Module.of_bytes(code.binary), made.texts[shown["text"]]
+        source = module.source().replace(f"fn {module.name}(", f"fn {ENTRY}(")
         assert source.startswith(stated["head"])
         assert source.endswith(stated["body"])
         for buffer, use in stated["accesses"]:
@@ -91,6 +91,21 @@ def test_a_page_makes_the_text_that_the_printer_does() -> None:
                 t.replace("{buffer}", str(buffer)).replace("{binding}", str(buffer)) for t in texts
             ]
             assert any(t and t in source for t in filled)
+
+
+def test_kernels_that_differ_in_names_share_a_text(tmp_path: Path) -> None:
+    """Both products pack their weights by the same program, and differ in their epilogues."""
+    g = Graph("two")
+    x, shape = g.input("x", Shape([Dim("n"), 64])), Shape([64, 64])
+    hidden = ops.relu(ops.matmul(x, g.param("a", shape)))
+    g.set_outputs({"y": ops.exp(ops.matmul(hidden, g.param("b", shape)))})
+    weights = np.ones((64, 64), np.float32)
+    export_web(g, tmp_path, params={"a": weights, "b": weights})
+    plan = read(tmp_path, "software.json")
+    codes, texts = plan["codes"], plan["texts"]
+    assert len({json.dumps(t) for t in texts}) == len(texts) < len(codes)
+    assert {c["text"] for c in codes} == set(range(len(texts)))
+    assert len({c["name"] for c in codes}) == len(codes)
 
 
 @pytest.mark.parametrize("kind", ["gpu", "software"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,18 +14,23 @@ from rlx.core.dtype import DType
 from rlx.ir.json_form import dim_json
 
 Json = dict[str, Any]
+ENTRY = "k_main"
+"""The entry point of every text, as `js/device.js` calls it: of kernels that differ in their names
+alone a page compiles one."""
 
 
 @dataclass(slots=True)
 class Kernels:
-    """The codes of a program; ways of access are said once."""
+    """The codes of a program; texts that some of them share and ways of access are said once."""
 
     codes: list[Json] = field(default_factory=list[Json])
+    texts: list[Json] = field(default_factory=list[Json])
     accesses: list[Json] = field(default_factory=list[Json])
     features: set[str] = field(default_factory=set[str])
     _numbers: dict[tuple[Access, DType], int] = field(
         default_factory=dict[tuple[Access, DType], int]
     )
+    _known: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(cls, codes: Sequence[Code]) -> Kernels:
@@ -41,13 +47,23 @@ class Kernels:
                 "grid": list(map(dim_json, code.grid)),
                 "buffers": [b.dtype.value for b in module.buffers],
                 "scalars": [[d.value, dim_json(dim)] for d, dim in code.scalars],
-                "params": ", ".join(module.members),
                 "paramsBytes": module.params_bytes,
-                "head": module.head,
-                "body": module.body,
-                "accesses": [self._use(a, module.buffers[a.buffer].dtype) for a in module.accesses],
+                "text": self._share(module),
             }
         )
+
+    def _share(self, module: Module) -> int:
+        """The number of its text, which an earlier one may have, too."""
+        text = {
+            "params": ", ".join(module.members),
+            "head": module.head,
+            "body": module.body.replace(f"fn {module.name}(", f"fn {ENTRY}(", 1),
+            "accesses": [self._use(a, module.buffers[a.buffer].dtype) for a in module.accesses],
+        }
+        number = self._known.setdefault(json.dumps(text), len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
 
     def _use(self, access: Access, dtype: DType) -> list[int]:
         """The buffer, and the number of the way of access, whichever buffer it is of."""

@@ -56,6 +56,7 @@ def plan_json(
         "usualSizes": _usual(artefact, {**sizes, **usual}),
         **_memory(artefact, params, sizes, file),
         "accesses": kernels.accesses,
+        "texts": kernels.texts,
         "codes": kernels.codes,
         "routines": {name: routine_json(r) for name, r in artefact.routines.items()},
     }

@@ -314,10 +314,8 @@ export class Call {
       if (itemsize(dtype) === 8) put(Math.floor(value / 2 ** 32));
     }
     [...grid, x].forEach(put);
-    const pipeline = () =>
-      this.gpu.pipeline(
-        `${number}:${bindings}`, ranges.length, () => shaderText(this.plan, code, bindings), code.name, node,
-      );
+    const text = () => shaderText(this.plan, this.plan.texts[code.text], bindings);
+    const pipeline = () => this.gpu.pipeline(`${code.text}:${bindings}`, ranges.length, text, code.name, node);
     return { node, kernel: code.name, x, y, params: words(params), ranges, pipeline };
   }
 

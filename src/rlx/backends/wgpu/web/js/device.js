@@ -1,9 +1,10 @@
-/** A WebGPU device: its buffers by number, pipelines by the bindings of a kernel, recordings. */
+/** A WebGPU device: its buffers by number, pipelines by text and bindings, recordings. */
 
 import { ALIGN, roundUp } from "./arrays.js";
 import { RlxError } from "./sizes.js";
 
 export const ARENA = 0; // the GPU buffer of calls; the slabs of weights follow
+const ENTRY = "k_main"; // of every kernel
 const MAX_WORKGROUPS = 65535; // along a dim of a dispatch
 
 /** Bytes from anywhere to anywhere: a thread makes one word of the target. */
@@ -13,7 +14,7 @@ struct Params { to: u32, source: u32, size: u32, fold: u32 }
 ${isShared ? "" : "@group(0) @binding(1) var<storage, read_write> b: array<u32>;"}
 @group(0) @binding(${isShared ? 1 : 2}) var<uniform> p: Params;
 fn at(i: u32) -> u32 { return (${isShared ? "a" : "b"}[i >> 2u] >> ((i & 3u) * 8u)) & 255u; }
-@compute @workgroup_size(64) fn copy(
+@compute @workgroup_size(64) fn ${ENTRY}(
     @builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {
   let word = (p.to >> 2u) + (w.x + w.y * p.fold) * 64u + l;
   let end = p.to + p.size;
@@ -36,10 +37,10 @@ export function folded(blocks) {
 
 /** The text of a kernel whose buffer i is at binding `bindings[i]`. A binding is an array of the
  * widest elements that all accesses through it allow. */
-export function shaderText(plan, code, bindings) {
+export function shaderText(plan, { params, head, body, accesses }, bindings) {
   const count = Math.max(-1, ...bindings) + 1;
   const kinds = Array.from({ length: count }, (_, k) => {
-    const uses = code.accesses.filter(([b]) => bindings[b] === k).map(([, u]) => plan.accesses[u]);
+    const uses = accesses.filter(([b]) => bindings[b] === k).map(([, u]) => plan.accesses[u]);
     const stores = uses.filter((u) => u.stores).map((u) => u.words);
     const unit = Math.min(Math.max(1, ...uses.map((u) => u.words)), ...stores);
     return uses.some((u) => u.atomic) ? "atomic" : String(unit);
@@ -48,13 +49,13 @@ export function shaderText(plan, code, bindings) {
   const lines = kinds.map(
     (k, i) => `@group(0) @binding(${i}) var<storage, read_write> m${i}: array<${types[k]}>;`,
   );
-  lines.push(`struct Params { ${code.params} }`);
+  lines.push(`struct Params { ${params} }`);
   lines.push(`@group(0) @binding(${count}) var<uniform> p: Params;`);
-  for (const [buffer, use] of code.accesses) {
+  for (const [buffer, use] of accesses) {
     const text = plan.accesses[use].texts[kinds[bindings[buffer]]];
     lines.push(text.replaceAll("{buffer}", buffer).replaceAll("{binding}", bindings[buffer]));
   }
-  return `${code.head}${lines.join("\n")}\n${code.body}`;
+  return `${head}${lines.join("\n")}\n${body}`;
 }
 
 export class Gpu {
@@ -141,17 +142,17 @@ export class Gpu {
   }
 
   /** The promise of a pipeline, which is made once. */
-  pipeline(key, count, text, entryPoint, node) {
+  pipeline(key, count, text, kernel, node) {
     if (!this.pipelines.has(key)) {
-      const module = this.device.createShaderModule({ code: text(), label: entryPoint });
+      const module = this.device.createShaderModule({ code: text(), label: kernel });
       const layout = this.device.createPipelineLayout({ bindGroupLayouts: [this.layout(count)] });
       const made = this.device
-        .createComputePipelineAsync({ layout, compute: { module, entryPoint }, label: entryPoint })
+        .createComputePipelineAsync({ layout, compute: { module, entryPoint: ENTRY }, label: kernel })
         .catch(async (cause) => {
           const { messages } = await module.getCompilationInfo();
           const said = messages.find((m) => m.type === "error");
           const reason = said ? `line ${said.lineNum}: ${said.message}` : cause.message;
-          const text = `${node}: kernel ${entryPoint} is refused: ${reason}`;
+          const text = `${node}: kernel ${kernel} is refused: ${reason}`;
           throw new RlxError(text, { node, reason, cause });
         });
       this.pipelines.set(key, made);

@@ -4,15 +4,16 @@ import { RlxError } from "./sizes.js";
 
 const CACHE = "rlx-weights";
 
-/** A file of a folder, which is an address, or files by name. */
-export async function file(folder, name) {
+/** A file of a folder, which is an address, or files by name. A browser asks whether its own copy is
+ * still the file, as a folder may have been exported again. */
+export async function file(folder, name, cache = "no-cache") {
   if (typeof folder !== "string" && !(folder instanceof URL)) {
     const held = folder instanceof Map ? folder.get(name) : folder[name];
     if (!held) throw new RlxError(`${name} is not among the files.`);
     return { body: held.stream(), json: async () => JSON.parse(await held.text()) };
   }
   const address = new URL(name, new URL(folder, location.href));
-  const answer = await fetch(address).catch((cause) => {
+  const answer = await fetch(address, { cache }).catch((cause) => {
     throw new RlxError(`${address} cannot be fetched: ${cause.message}`, { cause });
   });
   if (!answer.ok) throw new RlxError(`${address} cannot be fetched: status ${answer.status}.`);
@@ -25,7 +26,7 @@ async function sha256(bytes) {
 }
 
 /** The chunks in order, each with the hash that is stated: out of the browser's cache from the first
- * on, as far as it has them; the others are streamed, and cached. */
+ * on, as far as it has them; the others are streamed, and cached here alone. */
 export async function* chunksOf({ file: name, bytes, chunkBytes, chunks }, folder) {
   const store = await globalThis.caches?.open(CACHE).catch(() => null);
   const key = (i) => new URL(`/${CACHE}/${chunks[i]}`, location.href).href;
@@ -39,7 +40,7 @@ export async function* chunksOf({ file: name, bytes, chunkBytes, chunks }, folde
   }
   if (cached === chunks.length) return;
   let number = 0;
-  for await (const chunk of pieces((await file(folder, name)).body, chunks.map((_, i) => length(i)))) {
+  for await (const chunk of pieces((await file(folder, name, "no-store")).body, chunks.map((_, i) => length(i)))) {
     if (number >= cached) {
       if ((await sha256(chunk)) !== chunks[number])
         throw new RlxError(
