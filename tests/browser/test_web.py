@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,29 @@ import numpy as np
 import pytest
 
 from demo.web.server import served
-from rlx import Graph, Shape, ops
+from rlx import Dim, FusionOptions, Graph, Shape, ops
 from tests.browser import graphs, web
 from tests.browser.driver import WEBGPU, Browser, PageError, browser, missing
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 """Sums of up to 300 terms of f32, and functions of WGSL, which differ from NumPy's in last bits."""
+
+
+README = Path(__file__).parents[2] / "README.md"
+HELD = """
+const count = model.gpu.pipelines.size;
+const make = GPUDevice.prototype.createComputePipelineAsync;
+let asked = 0, release;
+const all = new Promise((done) => (release = done));
+GPUDevice.prototype.createComputePipelineAsync = async function (how) {
+  if (++asked === count) release();
+  await all;
+  return make.call(this, how);
+};
+try { await model.reload(); } finally { GPUDevice.prototype.createComputePipelineAsync = make; }
+return [asked, count];
+"""
+"""Loads a model while no pipeline is made before the last one is asked for."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +75,36 @@ def test_a_page_computes_what_numpy_does(
         for output, array in want.items():
             assert found[output].shape == array.shape
             np.testing.assert_allclose(found[output], array, **CLOSE, err_msg=output)
+
+
+def test_pipelines_are_asked_for_at_once(window: Browser, root: Path, address: str) -> None:
+    """Those of the prologue, which normalises the weights, and those of calls."""
+    g = Graph("prologue")
+    x, w = g.input("x", Shape([Dim("n", 1, 64), 64])), g.param("w", Shape([64, 64]))
+    g.set_outputs({"y": ops.softmax(ops.matmul(x, ops.softmax(w, axis=0)), axis=1)})
+    usual, params = FusionOptions(sizes={"n": 16}), {"w": graphs.normal(1, 64, 64)}
+    web.exported(g, root, g.name, params=params, options=usual)
+    web.opened(window, address, g.name, plan="software")
+    assert window.run("return model.plan.routines[model.plan.main].prologue.length") > 0
+    asked, count = window.wait(HELD)
+    assert asked == count >= 3
+
+
+def test_the_readme_runs(window: Browser, root: Path, address: str) -> None:
+    g = Graph("readme")
+    x = g.input("x", Shape([Dim("n", 1, 64), 3]))
+    g.set_outputs({"y": x + 1.0, "z": x * 2.0})
+    opened(window, root, address, (g, {}, []), "software")
+    (shown,) = re.findall(r"```js\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    script = f"const x = Float32Array.of(1, 2, 3, 4, 5, 6);\n{shown}\nexport {{ y, z }};"
+    (root / g.name / "readme.js").write_text(script, "utf-8")
+    y, dims, z = window.wait(
+        "const { y, z } = await import(given[0]); const found = [[...y], y.dims, z.dims];"
+        "z.destroy(); return found;",
+        f"{address}{g.name}/readme.js",
+    )
+    assert y == [2, 3, 4, 5, 6, 7]
+    assert dims == z == [2, 3]
 
 
 def test_a_call_on_known_sizes_allocates_nothing(window: Browser, root: Path, address: str) -> None:

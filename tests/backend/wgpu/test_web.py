@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import rlx
 from rlx import Dim, Graph, Shape, UnsupportedError, ops
 from rlx.__main__ import main
-from rlx.backends.wgpu.web.bundle import MODULES, runtime_module
+from rlx.backends.wgpu.web.bundle import HEADER, MODULES, runtime_module, texts
 from rlx.backends.wgpu.web.kernels import ENTRY, Kernels
 from rlx.backends.wgpu.wgsl.module import Module
 from rlx.frontends.web import export_web, web_backends
@@ -71,6 +72,19 @@ def test_the_runtime_is_one_small_module() -> None:
     assert "import " not in text
     assert text.count("export ") == 1
     assert len(MODULES) == len(set(MODULES))
+    assert text.startswith(f"{HEADER}\n")
+    assert not re.search(r"/\*\*|(^|; )// ", text.removeprefix(HEADER), re.MULTILINE)
+
+
+def test_the_readme_names_what_there_is() -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    (shown,) = re.findall(r"```js\n(.*?)```", page, re.DOTALL)
+    (imported,) = re.findall(r'import \{ (.*?) \} from "./rlx.js"', shown)
+    (exported,) = re.findall(r"export \{ (.*?) \};", runtime_module())
+    assert set(imported.split(", ")) <= set(exported.split(", "))
+    types = texts()["rlx.d.ts"]
+    for option in re.findall(r"\{ (\w+):", shown):
+        assert re.search(rf"^  {option}\?: ", types, re.MULTILINE), option
 
 
 def test_a_page_makes_the_text_that_the_printer_does() -> None:

@@ -28,8 +28,13 @@ def runtime_module() -> str:
 
 
 def _joined(lines: list[str]) -> str:
-    """Behind an opening bracket and a comma no line has to end."""
-    return "".join(line if line.endswith(("(", "[", "{", ",")) else f"{line}\n" for line in lines)
+    """Behind an opening bracket and a comma no line has to end, nor in front of a closing bracket
+    and of a member: JavaScript ends no statement there because of a line's end."""
+    made = ""
+    for line in lines:
+        is_open = made.endswith(("(", "[", "{", ",")) or line.startswith((")", "]", "}", "."))
+        made += line if is_open else f"\n{line}"
+    return f"{made.lstrip()}\n"
 
 
 def texts() -> dict[str, str]:

@@ -40,6 +40,8 @@ export class Call {
     this.plan = plan;
     this.top = top;
     this.watch = watch;
+    /** @type {Promise<any>[] | null} */
+    this.asked = null; // where set, pipelines are asked for, and nothing is run
     /** @type {GPUCommandEncoder | null} */
     this.encoder = null;
     /** @type {GPUComputePassEncoder | null} */
@@ -202,6 +204,10 @@ export class Call {
   /** What was recorded under a key, or is now. */
   async replay(key, launches) {
     const { recordings } = this.gpu;
+    if (this.asked) {
+      this.asked.push(...launches().map((l) => l?.pipeline()));
+      return;
+    }
     const found = recordings.get(key) ?? (await this.record(launches()));
     recordings.delete(key);
     recordings.set(key, found);

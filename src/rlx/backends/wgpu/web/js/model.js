@@ -91,7 +91,7 @@ class Model {
       await gpu.guarded("the weights", () =>
         plan.slabs.forEach(({ bytes }, i) => (gpu.buffers[1 + i] = gpu.storage(bytes, "the weights"))),
       );
-      await Promise.all([this.recorded(), this.upload(gpu)]);
+      await gpu.guarded("the kernels", () => Promise.all([this.compiled(), this.upload(gpu)]));
       await this.settled(await this.prologue(), []);
     });
     gpu.trim(0);
@@ -117,22 +117,26 @@ class Model {
     }
   }
 
-  /** Pipelines of the prologue, and of calls at usual sizes: made while weights are loaded. */
-  async recorded() {
+  /** Pipelines of the prologue, and of calls at usual sizes: all at once, while weights are loaded. */
+  async compiled() {
     const { weightSizes, usualSizes } = this.plan;
-    const nothing = () => undefined;
-    await this.prologue(nothing);
-    if (!usualSizes) return;
-    const sizes = { ...this.capacities, ...weightSizes, ...usualSizes };
-    const bytes = this.inputs.map(({ dtype, dims }) => product(dims.map((d) => evaluate(d, sizes))) * itemsize(dtype));
-    const { call, externals } = await this.begun(bytes, sizes, nothing);
-    await call.run(this.plan.main, externals);
+    const asked = [];
+    await this.prologue(asked);
+    if (usualSizes) {
+      const sizes = { ...this.capacities, ...weightSizes, ...usualSizes };
+      const bytes = this.inputs.map(({ dtype, dims }) => product(dims.map((d) => evaluate(d, sizes))) * itemsize(dtype));
+      const { call, externals } = await this.begun(bytes, sizes, null);
+      call.asked = asked;
+      await call.run(this.plan.main, externals);
+    }
+    await Promise.all(asked);
   }
 
   /** What follows from weights alone; those that nothing else reads can be freed then. */
-  async prologue(watch = null) {
+  async prologue(asked = null) {
     const { plan } = this;
-    const call = new Call(this.gpu, plan, { ...this.capacities, ...plan.weightSizes }, plan.tables.end, watch);
+    const call = new Call(this.gpu, plan, { ...this.capacities, ...plan.weightSizes }, plan.tables.end);
+    call.asked = asked;
     await call.reserve(plan.tables.end);
     const none = (leaves) => leaves.map(() => 0);
     await call.prepare(plan.main, [...none(this.inputs), ...this.params, ...none(this.outputs)]);
