@@ -30,8 +30,9 @@ WHOLE_UP_TO = 1 << 24
 """f32 has every whole number up to here."""
 INSIDE = "computed in f32: the target has no f64, and no value of the model is f64 here"
 ASKED = "asked for: computed in f32, as the target has no f64"
-EXACT = {DType.BOOL, DType.I8, DType.U8, DType.I16, DType.U16}
-"""Dtypes of whole numbers that f32 has all of."""
+EXACT = {DType.BOOL, DType.I8, DType.U8}
+"""Dtypes of whole numbers of which f32 has all products, and all sums of 2¹⁶ terms. Sums of 2⁸
+numbers of 16 bits, as a pool of 16×16 has, are the most that f32 would have."""
 
 
 def narrow_doubles(graph: Graph, ctx: Context) -> Graph:
