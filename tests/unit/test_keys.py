@@ -186,6 +186,7 @@ OPTIONS: dict[str, list[FusionOptions]] = {
     "force": [FusionOptions(force={"x": True}), FusionOptions(force={"x": False})],
     "precision": [FusionOptions(precision=p) for p in ("bf16", "int8", "int8:block=32")],
     "sizes": [FusionOptions(sizes={"s": 3}), FusionOptions(sizes={"s": 4})],
+    "f64": [FusionOptions(f64="f32")],
 }
 
 
