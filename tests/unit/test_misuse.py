@@ -67,6 +67,10 @@ CALLS: dict[str, Call] = {
     "load": (rlx.load, {"path": "m.rlx", "threads": 1}),
     "load of text": (rlx.load, {"path": "m.ir", "threads": 1}),
     "save": (rlx.save, {"model": graph(), "path": "a.ir"}),
+    "export_web": (
+        rlx.export_web,
+        {"model": graph(), "folder": "web", "params": PARAMS, "options": None, "has_f16": False},
+    ),
     "Executable.save": (EXE.save, {"path": "a.rlx", "weights": True}),
     "Executable.set_params": (EXE.set_params, {"params": PARAMS}),
     "Executable.run": (EXE.run, {"inputs": {"x": X}}),

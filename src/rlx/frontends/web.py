@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlx.core.arguments import FLAG, takes
+from rlx.core.arguments import FLAG, MAPPING, NONE, instance, takes
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import path_of
+from rlx.passes.options import FusionOptions
 
 if TYPE_CHECKING:
     import os
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from rlx.ir.hir import HirModule
     from rlx.ir.mir import Graph, MirModule
     from rlx.ops.op import Array
-    from rlx.passes.options import FusionOptions
 
 
-@takes(has_f16=FLAG)
+@takes(params=NONE | MAPPING, options=NONE | instance(FusionOptions), has_f16=FLAG)
 def export_web(
     model: Bundle | Graph | MirModule | HirModule,
     folder: str | os.PathLike[str],
@@ -39,7 +39,6 @@ def export_web(
     may use halves as adapters with shader-f16 have them; others refuse the folder then.
     """
     from rlx.backends.wgpu.web.export import export
-    from rlx.passes.options import FusionOptions
     from rlx.pipeline import CompilePipeline
 
     graph, own = _parts(model)
