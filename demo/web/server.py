@@ -26,7 +26,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing is told of requests."""
+        """Requests are not logged."""
 
 
 def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:

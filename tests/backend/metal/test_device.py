@@ -247,7 +247,7 @@ def test_code_is_printed_for_a_family_without_a_device() -> None:
     assert (backend.architecture, backend.machine.warp) == ("mac2", 1)
     (code,) = backend.assemble([kernels.scaled()])
     assert b"void rlx_scaled(" in code.binary
-    with pytest.raises(rlx.Error, match="'metal:mac2' is a family: code is printed for it"):
+    with pytest.raises(rlx.Error, match="'metal:mac2' is an architecture: code is printed for it"):
         backend.device()
     with pytest.raises(rlx.UnsupportedError, match=r"no code for apple1\. It has apple9"):
         MetalBackend().configured("apple1", None)

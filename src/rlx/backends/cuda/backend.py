@@ -40,8 +40,7 @@ class CudaBackend(GpuBackend):
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
     ) -> CudaBackend:
-        if threads is not None:
-            raise Error(f"threads is {threads}; target 'cuda' runs on the device. Leave it out.")
+        self._check_threads(threads)
         number = device_number(variant)
         if number is None:
             architecture_of(variant)
@@ -69,14 +68,7 @@ class CudaBackend(GpuBackend):
             return ()
 
     def device(self) -> CudaDevice:
-        number = device_number(self.variant)
-        if number is None:
-            raise Error(
-                f"target 'cuda:{self.variant}' is an architecture: code is printed for it, and "
-                "nothing is loaded. For a program that runs or is saved, use target='cuda', or "
-                "'cuda:0' for the first device, on a machine that has one."
-            )
-        return _DEVICES[number]
+        return _DEVICES[self._number]
 
     @property
     def _compiled_for(self) -> Architecture | None:

@@ -47,6 +47,8 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     times_kernels: ClassVar[bool] = True
     binds_spans: ClassVar[bool] = False
     """Must its device know which bytes a launch may touch?"""
+    variant: str = ""
+    """The number of a device, or an architecture that code is printed for without one."""
     cache: Cache | None = None
     """Of what was measured."""
     tune: Tune = "bitwise"
@@ -60,6 +62,26 @@ class GpuBackend(KernelBackend["tuple[Program, ...]", "Artefact"]):
     @abstractmethod
     def device(self) -> Device:
         """What runs them; an error says why there is none."""
+
+    @property
+    def _number(self) -> int:
+        """Of the device; an error where there is an architecture instead of one."""
+        number = device_number(self.variant)
+        if number is None:
+            raise Error(
+                f"target '{self.name}:{self.variant}' is an architecture: code is printed for it, "
+                f"and nothing is loaded. For a program that runs or is saved, use "
+                f"target='{self.name}', or '{self.name}:0' for the first device, on a machine that "
+                "has one."
+            )
+        return number
+
+    def _check_threads(self, threads: int | None) -> None:
+        """A device has its own."""
+        if threads is not None:
+            raise Error(
+                f"threads is {threads}; target '{self.name}' runs on the device. Leave it out."
+            )
 
     @property
     def has_device(self) -> bool:

@@ -44,8 +44,7 @@ class MetalBackend(GpuBackend):
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
     ) -> MetalBackend:
-        if threads is not None:
-            raise Error(f"threads is {threads}; target 'metal' runs on the device. Leave it out.")
+        self._check_threads(threads)
         if device_number(variant) is None:
             family(variant)
         return replace(self, variant=variant, cache=cache)
@@ -70,14 +69,7 @@ class MetalBackend(GpuBackend):
             return ()
 
     def device(self) -> MetalDevice:
-        number = device_number(self.variant)
-        if number is None:
-            raise Error(
-                f"target 'metal:{self.variant}' is a family: code is printed for it, and nothing "
-                "is loaded. For a program that runs or is saved, use target='metal', or 'metal:0' "
-                "for the first device, on a Mac."
-            )
-        return _DEVICES[number]
+        return _DEVICES[self._number]
 
     @property
     def _compiled_for(self) -> Family | None:

@@ -45,8 +45,7 @@ class RocmBackend(GpuBackend):
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
     ) -> RocmBackend:
-        if threads is not None:
-            raise Error(f"threads is {threads}; target 'rocm' runs on the device. Leave it out.")
+        self._check_threads(threads)
         if device_number(variant) is None:
             architecture(variant)
         return replace(self, variant=variant, cache=cache)
@@ -75,14 +74,7 @@ class RocmBackend(GpuBackend):
             return ()
 
     def device(self) -> HipDevice:
-        number = device_number(self.variant)
-        if number is None:
-            raise Error(
-                f"target 'rocm:{self.variant}' is an architecture: code is printed for it, and "
-                "nothing is loaded. For a program that runs or is saved, use target='rocm', or "
-                "'rocm:0' for the first device, on a machine that has one."
-            )
-        return _DEVICES[number]
+        return _DEVICES[self._number]
 
     @property
     def _compiled_for(self) -> Architecture | None:

@@ -39,8 +39,7 @@ class WgpuBackend(GpuBackend):
     def configured(
         self, variant: str, threads: int | None, cache: Cache | None = None
     ) -> WgpuBackend:
-        if threads is not None:
-            raise Error(f"threads is {threads}; target 'wgpu' runs on the device. Leave it out.")
+        self._check_threads(threads)
         if device_number(variant) is None:
             named_architecture(variant)
         return replace(self, variant=variant, cache=cache)
@@ -66,14 +65,7 @@ class WgpuBackend(GpuBackend):
             return ()
 
     def device(self) -> WgpuDevice:
-        number = device_number(self.variant)
-        if number is None:
-            raise Error(
-                f"target 'wgpu:{self.variant}' is an architecture: code is printed for it, and "
-                "nothing is loaded. For a program that runs or is saved, use target='wgpu', or "
-                "'wgpu:0' for the first adapter, on a machine that has one."
-            )
-        return _DEVICES[number]
+        return _DEVICES[self._number]
 
     @property
     def _compiled_for(self) -> Architecture | None:

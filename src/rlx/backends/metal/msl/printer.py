@@ -38,8 +38,8 @@ PRAGMAS = """\
 #pragma METAL fp contract(off)
 #endif"""
 NO_CONTRACTION = "#pragma clang fp contract(off)"
-"""Products and sums round by themselves, in the kernel that begins so; before 3.2 the language has
-no pragma of its own for a whole source."""
+"""Forbids fused multiply-adds in the kernel that begins with it; Metal before 3.2 has no pragma for
+a whole source."""
 HELPERS = """\
 inline float minimum_of(float a, float b) { return a < b || a != a ? a : b; }
 inline float maximum_of(float a, float b) { return a > b || a != a ? a : b; }

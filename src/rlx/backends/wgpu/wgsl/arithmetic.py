@@ -87,7 +87,6 @@ class Arithmetic(Structured):
     def expressions(self) -> dict[type[Node], Callable[[Any], str]]:
         return {
             ir.Const: self.const,
-            ir.Position: self.position,
             ir.Binary: self.binary,
             ir.Compare: self.compare,
             ir.Unary: self.unary,
@@ -109,9 +108,6 @@ class Arithmetic(Structured):
         if is_safe or any(self.number(a) is None for a in node.args):
             return self.all(node.args)
         return [self.let(self.type_name(a.dtype), self.one(a)) for a in node.args]
-
-    def position(self, node: ir.Position) -> str:
-        raise NotImplementedError
 
     # -- binary ----------------------------------------------------------------------------------
 

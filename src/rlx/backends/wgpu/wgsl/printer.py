@@ -157,6 +157,10 @@ class Printer(Memory):
 
     # -- threads ---------------------------------------------------------------------------------
 
+    def expressions(self) -> dict[type[Node], Callable[[Any], str]]:
+        """Functions of a module are not anywhere: only kernels have positions."""
+        return {**super().expressions(), ir.Position: self.position}
+
     def position(self, node: ir.Position) -> str:
         warp = self.program.warp
         match node.of:
