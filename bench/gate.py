@@ -26,7 +26,8 @@ from bench.machine import description
 from bench.workloads import WORKLOADS
 from rlx.core.disk_cache import Cache
 from rlx.cost.calibrate import cached_calibration
-from rlx.explain.measure_decisions import LEAST_SHARE, Measured, Measurement, summary
+from rlx.explain.measure_decisions import LEAST_SHARE, Measurement, summary
+from rlx.explain.measured import Measured
 from rlx.runtime.calibrate import calibrate
 from rlx.runtime.session import Session
 from tests.onnx.zoo import FOLDER, ZOO, fetched

@@ -182,6 +182,11 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
         "f32[1,256,8,32] f32[1,256,8,32] f32[1,256,8,32] f32[1,256,8]:unit f32[1,256,8]:unit", {}),
     "linear_attention": ("f32[1,512,256] f32[1,512,256] f32[1,512,256]",
                          {"num_heads": 8, "kv_heads": 8, "rule": "linear"}),
+    # states
+    "append": ("f32[4,512,512] f32[4,16,512] i64[4]:index:496", {"axis": 1}),
+    "assign": (f"{M} {M}", {}),
+    "cached_attention": (
+        "f32[4,16,512] f32[4,512,512] f32[4,512,512] i64[4]:index:496", {"num_heads": 8}),
     # quantised
     "quantize_linear": (f"{M} f32[]:positive", {"to": DType.U8}),
     "dequantize_linear": ("u8[1024,1024] f32[]:positive", {}),
@@ -193,6 +198,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "dequant_grouped_matmul": ("f32[64,512] u8[4,512,256] i64[64]:index:4 f32[4,512,16]", BLOCKS),
     "gguf_dequantize": ("u8[1024,1088]:index:120", Q8),
     "gguf_matmul": ("f32[16,1024] u8[1024,1088]:index:120", Q8),
+    "gguf_int8_matmul": ("f32[16,1024] u8[1024,1088]:index:60", Q8),
     "gguf_grouped_matmul": ("f32[64,512] u8[4,512,544]:index:120 i64[64]:index:4", Q8),
     "qlinear_matmul": (
         "u8[512,1024] f32[]:positive u8[] u8[1024,512] f32[]:positive u8[] f32[]:positive u8[]",
@@ -209,6 +215,18 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     **{n: ("f32[16,256,256]:regular", {}) for n in ("inverse", "slogdet", "det")},
     "solve": ("f32[16,256,256]:regular f32[16,256,16]", {}),
     "triangular_solve": ("f32[16,256,256]:regular f32[16,256,16]", {}),
+    **{n: ("f32[16,256,256]:regular f32[16,256,16]", {}) for n in ("lstsq", "cholesky_solve")},
+    **{n: ("f32[16,256,256]:regular i64[16,256]:index:256 f32[16,256,16]", {})
+       for n in ("lu_solve", "ldl_solve")},
+    **{n: ("f32[16,256,256]", {}) for n in ("lu_factor", "ldl_factor", "geqrf", "eig", "eigvals")},
+    **{n: ("f32[16,256,256]:regular", {}) for n in ("cholesky_inverse", "matrix_exp")},
+    "pivots_to_permutation": ("i64[256,256]:index:256", {"size": 256}),
+    "householder_product": ("f32[16,256,256]:unit f32[16,256]:unit", {}),
+    "ormqr": ("f32[16,256,256]:unit f32[16,256]:unit f32[16,256,256]", {}),
+    # functions by recurrences
+    "orthogonal_polynomial": (f"{M}:unit {M}:positive", {"family": "legendre_p"}),
+    **{n: (f"{M}:positive {M}:positive", {}) for n in ("igamma", "igammac", "zeta")},
+    **{n: ("i32[1024,1024] i32[1024,1024]", {}) for n in ("gcd", "lcm")},
 }  # fmt: skip
 
 _OPERAND = re.compile(r"(\w+)\[([\d,]*)\](?::(\S+))?")

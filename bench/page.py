@@ -1,13 +1,13 @@
-"""The page of results, made from the JSON files beside it: `python -m bench.page`."""
+"""The pages of results, made from the JSON files beside them: `python -m bench.page`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench import results_file
 from bench.peers import OURS
-from bench.table import HEAD, Line, cells, duration
+from bench.table import HEAD, Line, cells, duration, table
+from bench.web import page as webgpu
 
 GOAL = 1.15
 """Within this of the best peer counts as beside it."""
@@ -29,11 +29,11 @@ openvino makes new ones on each call. Setting up includes imports, compiling and
 rlx's cache is off, inductor's is not."""
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
-    escaped = [[c.replace("|", "\\|") for c in row] for row in rows]
-    parts = [list(head), ["---"] * len(head), *escaped]
-    return [f"| {' | '.join(row)} |" for row in parts]
+BESIDE = (
+    "",
+    "On a GPU: [gpu.md](gpu.md). Language models: [lm.md](lm.md). PyTorch: [torch.md](torch.md). "
+    "By WebGPU, in and without a browser: [web.md](web.md). Compiled for TPUs: [tpu.md](tpu.md).",
+)
 
 
 def newest() -> dict[str, tuple[dict[str, Any], list[Line]]]:
@@ -54,7 +54,7 @@ def summary(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for name, (run, lines) in found.items():
         timed = [line for line in lines if line.median_us is not None and line.is_right]
-        ours = _ours(lines)
+        ours = our_line(lines)
         floor = run["workloads"][name]["floor_us"]
         best = min((x for x in timed if x.peer not in OURS), key=_median, default=None)
         rows.append((
@@ -72,7 +72,7 @@ def standing(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
     """Where rlx wins and where it does not, in a line each."""
     where: dict[str, list[str]] = {}
     for name, (_, lines) in found.items():
-        where.setdefault(_verdict(_ours(lines)).removesuffix(", noisy"), []).append(name)
+        where.setdefault(_verdict(our_line(lines)).removesuffix(", noisy"), []).append(name)
     meaning = {
         "ahead": "Ahead of every peer",
         "beside": f"Within {GOAL:g}× of the best",
@@ -83,7 +83,7 @@ def standing(found: dict[str, tuple[dict[str, Any], list[Line]]]) -> list[str]:
     return [f"- {said}: {', '.join(where[k])}." for k, said in meaning.items() if k in where]
 
 
-def _ours(lines: list[Line]) -> Line | None:
+def our_line(lines: list[Line]) -> Line | None:
     """The faster of our rows."""
     timed = [x for x in lines if x.peer in OURS and x.median_us is not None and x.is_right]
     return min(timed, key=_median, default=None)
@@ -140,15 +140,48 @@ def machine(run: dict[str, Any]) -> list[str]:
 
 def checks() -> list[str]:
     """What is measured of rlx alone, with the limits that were set."""
-    rows: list[tuple[str, ...]] = []
-    for name in ("calls", "startup", "dynamic"):
-        part = results_file.load(name)
-        for row in part["rows"] if part else []:
-            limit = "" if row["limit"] is None else f"{row['limit']:g} {row['unit']}"
-            rows.append((row["what"], f"{row['value']:.3g} {row['unit']}", limit))
-    if not rows:
+    rows = [row for name in ("calls", "startup", "dynamic", "images") for row in _checks(name)]
+    return ["", "## Calls, start and named sizes", "", *_limits(rows)] if rows else []
+
+
+def engines() -> list[str]:
+    """rlx on jax and on mlx beside the same models written by hand for them."""
+    on_jax = _engine(
+        "jax", "engines", "",
+        "Compiling is processor time from the model to the first result; rlx's includes its own "
+        "passes and the plan.",
+    )  # fmt: skip
+    on_mlx = _engine(
+        "mlx", "engines_mlx", " --target mlx",
+        "Times are the processor's. mlx's Linux build multiplies matrices slowly: ratios tell, "
+        "times do not.",
+    )  # fmt: skip
+    return [*on_jax, *on_mlx]
+
+
+def _engine(name: str, part_name: str, option: str, more: str) -> list[str]:
+    part = results_file.load(part_name)
+    if not part:
         return []
-    return ["", "## Calls, start and named lengths", "", *table(("", "measured", "limit"), rows)]
+    said = (
+        f"Measured {part['measured']}, by `python -m bench.engines{option}`: one process, one "
+        f"device of {name}, call by call in turns, NumPy's arrays in and out. {more}"
+    )
+    title = f"## On {name}, beside models written by hand"
+    return ["", title, "", said, "", *_limits(_checks(part_name))]
+
+
+def _checks(name: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    part = results_file.load(name)
+    for row in part["rows"] if part else []:
+        limit = "" if row["limit"] is None else f"{row['limit']:g} {row['unit']}"
+        rows.append((row["what"], f"{row['value']:.3g} {row['unit']}", limit))
+    return rows
+
+
+def _limits(rows: list[tuple[str, ...]]) -> list[str]:
+    return table(("", "measured", "limit"), rows)
 
 
 def rooflines() -> list[str]:
@@ -213,13 +246,14 @@ def text() -> str:
     if found:
         run = max((run for run, _ in found.values()), key=lambda r: r["date"])
         made += [*machine(run), "", *summary(found), "", *standing(found), ""]
-    made += [METHOD, *zoo(), *trees(), *checks(), *rooflines()]
+    made += [METHOD, *BESIDE, *zoo(), *trees(), *checks(), *engines(), *rooflines()]
     made += ["", "## Workloads", *details(found)] if found else []
     return "\n".join(made) + "\n"
 
 
 def write() -> None:
     (results_file.ROOT / "README.md").write_text(text())
+    (results_file.ROOT / "web.md").write_text(webgpu.text())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,6 +77,13 @@ def ratio(turns: list[list[float]], others: list[list[float]]) -> float:
     """The median over rounds of the ratio of medians."""
     pairs = zip(turns, others)
     return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    escaped = [[c.replace("|", "\\|") for c in row] for row in rows]
+    parts = [list(head), ["---"] * len(head), *escaped]
+    return [f"| {' | '.join(row)} |" for row in parts]
 
 
 def duration(us: float) -> str:

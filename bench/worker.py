@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,11 @@ def serve(asked: argparse.Namespace, say: Any) -> None:
     runner = peer.prepare(workload, asked.threads, **more)
     made = runner.call()
     setup = time.perf_counter() - start
-    error = errors(runner.arrays(made), cache.exact(workload))
-    answer_turns(runner.call, {"setup_s": setup, "error": error}, say)
+    found: dict[str, Any] = {"setup_s": setup}
+    found["error"] = errors(runner.arrays(made), cache.exact(workload))
+    if runner.launches is not None:
+        found["launches"] = asdict(runner.launches())
+    answer_turns(runner.call, found, say)
 
 
 def answer_turns(call: Callable[[], Any], setup: dict[str, Any], say: Any) -> None:

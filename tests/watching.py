@@ -13,24 +13,26 @@ WAY_IN = {"executable.py:__call__", "len", "rlx_model"}
 CHECKS = {
     "arguments.py", "executable.py", "program.py", "interface.py", "shape.py", "atoms.py", "dim.py",
     "intervals.py", "dtype.py", "arrays.py", "call.py", "binding_table.py", "buffer_pool.py",
-    "thread_pool.py",
-    "_asarray.py",
+    "thread_pool.py", "cpython_layout.py", "named_calls.py", "named_dims.py", "public_calls.py",
+    "loaded_program.py", "variants.py",
+    "_asarray.py", "_dtype.py", "<frozen _collections_abc>",
     "_internal.py", "dataclasses.py", "enum.py", "<frozen abc>", "<string>",
 }  # fmt: skip
 """Where the functions are that check a call and mend it: dtypes, sizes, how arrays lie."""
 PLAIN = {
     "rlx_model", "asarray", "array", "empty", "zeros", "tobytes", "items", "values", "get",
-    "append", "remove", "index", "upper", "move_to_end", "_abc_instancecheck", "__exit__",
+    "append", "remove", "pop", "update", "isalnum", "index", "upper", "move_to_end",
+    "_abc_instancecheck", "__exit__",
     "from_address", "addressof", "frombuffer", "bit_length", "HasField", "WhichOneof",
     "ascontiguousarray", "astype", "reset", "reshape", "startswith", "tolist", "view",
     *dir(builtins),
 }  # fmt: skip
 """C functions that look, lead in, or make arrays for results; none computes on them."""
 MODEL = {
-    "onnx_backend.py", "specialise.py", "model.py", "values.py", "reader.py", "mir.py:outputs",
+    "onnx_backend.py", "variants.py", "model.py", "values.py", "reader.py", "mir.py:outputs",
     "mir.py:inputs", "call_values.py", "strings.py", "small_dtypes.py", "host_steps.py",
     "contextlib.py",
-    "_dtype.py", "<frozen importlib._bootstrap>",
+    "numerictypes.py", "<frozen importlib._bootstrap>",
 }  # fmt: skip
 """Where a model of ONNX has its inputs checked and encoded, and its outputs decoded and named."""
 READS = {"infer_binding", "_match_leaf", "_solve", "checked_array"}

@@ -1,10 +1,14 @@
-"""The workloads' words in tinygrad, but for spectra, which it lacks."""
+"""The workloads' words in tinygrad. It has no Fourier transform: that of a frame is a product with
+the matrix of it."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 tinygrad: Any = import_module("tinygrad")
 Tensor: Any = tinygrad.Tensor
@@ -84,3 +88,29 @@ def max_pool(x: Any) -> Any:
 
 def image_mean(x: Any) -> Any:
     return x.mean((2, 3))
+
+
+def frames(x: Any, length: int, hop: int) -> Any:
+    return x.unfold(-1, length, hop)
+
+
+def reflected(x: Any, margin: int) -> Any:
+    return x[:, None].pad((margin, margin), mode="reflect")[:, 0]
+
+
+def power(x: Any) -> Any:
+    bins = x.shape[-1] // 2 + 1
+    made = (x @ _fourier(x.shape[-1])).square()
+    return made[..., :bins] + made[..., bins:]
+
+
+def log10(x: Any) -> Any:
+    return x.log2() * math.log10(2)
+
+
+@cache
+def _fourier(length: int) -> Any:
+    """The real parts of all bins, then the imaginary ones."""
+    angles = 2 * np.pi / length * np.outer(np.arange(length), np.arange(length // 2 + 1))
+    both = np.concatenate([np.cos(angles), np.sin(angles)], 1)
+    return Tensor(both.astype(np.float32)).realize()

@@ -38,7 +38,7 @@ def main() -> None:
         host = {k: host_array(torch, v) for k, v in params.items()}
         exact = case.torch(torch, {k: v.float() for k, v in params.items()})
         took, dynamic = _timed(lambda: _compiled(host, BATCH, LENGTH, args.tune))
-        kernels = len(dynamic._program.artefact.codes)
+        kernels = len(dynamic.loaded.program.artefact.codes)
         print(f"{LAYERS} layers, one compile: {took:.2f} s, {kernels} kernels", flush=True)
         _check_shapes(torch, dynamic, maker, exact)
         print(

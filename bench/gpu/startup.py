@@ -121,10 +121,10 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     ids = np.arange(SHAPE[0] * SHAPE[1], dtype=np.int64).reshape(SHAPE) + 1
     call_s, made = _timed(lambda: exe(ids, np.ones_like(ids)))
     bits = hashlib.sha256(b"".join(a.tobytes() for a in _arrays(made))).hexdigest()
-    spans = exe.codegen_spans
+    spans = exe.loaded.program.codegen_spans
     return {
         "import_s": import_s, "load_s": load_s, "compile_s": compile_s, "call_s": call_s,
-        "bits": bits, "kernels": len(exe._program.artefact.codes), "stages": _stages(spans),
+        "bits": bits, "kernels": len(exe.loaded.program.artefact.codes), "stages": _stages(spans),
         "modules": " ".join(m for m in sys.modules if m.startswith("rlx.")),
     }  # fmt: skip
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import Any
@@ -16,11 +17,22 @@ OURS = ("rlx", "rlx-out")
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """What one call asks of a GPU: distinct kernels, dispatches, and submissions to its queue."""
+
+    kernels: int
+    dispatches: int
+    submits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Runner:
-    """A prepared workload: `call` is what is timed, `arrays` reads what it returned."""
+    """A prepared workload: `call` is what is timed, `arrays` reads what it returned. `launches`
+    makes a call and counts."""
 
     call: Callable[[], Any]
     arrays: Callable[[Any], list[Array]]
+    launches: Callable[[], Launches] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,8 @@ class Peer:
     precisions: tuple[str, ...] = ()
     """What it can carry products out in beside single precision."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    target: str = "cpu"
+    """Of rlx, beside which it is timed."""
 
     def missing(self) -> list[str]:
         return [m for m in self.modules if importlib.util.find_spec(m) is None]
@@ -82,6 +96,9 @@ PEERS = {
         Peer("tinygrad", "tinygrad_peer", "tinygrad", ("tinygrad",),
              cannot={**NO_SPECTRA, "C_32": "left out: takes seconds per call"},
              environment={"DEV": "CPU" if shutil.which("clang") else "CPU:X86"}),
+        Peer("tinygrad-webgpu", "tinygrad_peer", "tinygrad", ("tinygrad", "pydawn"),
+             cannot={"F_welch": "has no Fourier transform"}, target="wgpu",
+             environment={"DEV": "WEBGPU", "WEBGPU_BACKEND": "WGPUBackendType_Vulkan"}),
     )
 }  # fmt: skip
 
@@ -89,3 +106,19 @@ PEERS = {
 def listed(results: Any) -> list[Any]:
     """Results as a list, whether there is one or several."""
     return list(results) if isinstance(results, tuple | list) else [results]
+
+
+@contextmanager
+def noted(owner: Any, name: str, key: Callable[..., object]) -> Generator[list[object]]:
+    """The key of each call of a function of a class or module, while this is entered."""
+    real, seen = getattr(owner, name), list[object]()
+
+    def call(*args: Any, **options: Any) -> Any:
+        seen.append(key(*args))
+        return real(*args, **options)
+
+    setattr(owner, name, call)
+    try:
+        yield seen
+    finally:
+        setattr(owner, name, real)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import rlx
-from bench.peers import Runner, listed
+from bench.peers import Launches, Runner, listed, noted
 from bench.workload import Workload
+
+RECORDING = 3
+"""Calls after which a GPU's work is replayed."""
 
 
 def prepare(
@@ -21,10 +26,29 @@ def prepare(
 ) -> Runner:
     exe = compiled(workload, target, threads, precision)
     inputs = workload.inputs
+    counts = launches if target.startswith("wgpu") else None
     if not reuses_outputs:
-        return Runner(lambda: exe(*inputs), listed)
+        return _runner(lambda: exe(*inputs), counts)
     out = [np.empty_like(a) for a in listed(exe(*inputs))]
-    return Runner(lambda: exe(*inputs, out=out), listed)
+    return _runner(lambda: exe(*inputs, out=out), counts)
+
+
+def _runner(call: Callable[[], Any], counts: Callable[[Any], Launches] | None) -> Runner:
+    return Runner(call, listed, counts and (lambda: counts(call)))
+
+
+def launches(call: Callable[[], Any]) -> Launches:
+    """What a call asks of wgpu, once it is recorded."""
+    api = import_module("wgpu.backends.wgpu_native")
+    for _ in range(RECORDING):
+        call()
+    with (
+        noted(api.GPUComputePassEncoder, "set_pipeline", lambda _, pipeline: id(pipeline)) as used,
+        noted(api.GPUComputePassEncoder, "dispatch_workgroups", lambda *_: None) as dispatched,
+        noted(api.GPUQueue, "submit", lambda *_: None) as submitted,
+    ):
+        call()
+    return Launches(len(set(used)), len(dispatched), len(submitted))
 
 
 def compiled(workload: Workload, target: str, threads: int, precision: str | None = None) -> Any:
@@ -35,5 +59,5 @@ def compiled(workload: Workload, target: str, threads: int, precision: str | Non
 
 
 def options(target: str, threads: int) -> dict[str, Any]:
-    """The reference target has no threads to count."""
-    return {} if target == "reference" else {"threads": threads}
+    """Native code alone has threads to count."""
+    return {"threads": threads} if target.startswith("cpu") else {}

@@ -3,4 +3,5 @@
 __main__.py   the command
 peers.py      where onnxruntime-web is, and the folder that the page is served from
 bench.js      what the page does
+page.py       web.md, which has `python -m bench.webgpu`, too
 """

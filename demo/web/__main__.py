@@ -1,4 +1,5 @@
-"""A search by meaning in a web page: the model compiled here, and run by the browser's WebGPU."""
+"""A search by meaning in a web page: the model compiled here, and run by the browser, on WebGPU or
+WebAssembly."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def main() -> int:
 
 def _serve(folder: Path, port: int) -> int:
     with server(folder, port) as made:
-        print(f"\nhttp://127.0.0.1:{made.server_port}/ in a browser with WebGPU; Ctrl-C ends it")
+        print(f"\nhttp://127.0.0.1:{made.server_port}/ in a browser; Ctrl-C ends it")
         try:
             made.serve_forever()
         except KeyboardInterrupt:

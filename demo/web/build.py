@@ -9,7 +9,7 @@ from pathlib import Path
 import rlx
 from demo.asking import BUILT_IN
 from demo.encoder import A_QUESTION, Encoder
-from rlx.backends.wgpu.web.export import Exported
+from rlx.backends.web.export import Exported
 
 HERE = Path(__file__).parent
 PAGE = ("index.html", "search.js", "tokenizer.js")

@@ -1,7 +1,7 @@
 /** The page: loads the model and the index, answers questions. */
 
 import { load } from "./rlx.js";
-import { dropZone } from "./times.js";
+import { dropZone, engineText } from "./times.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const SHOWN = 3; // answers to a question
@@ -67,15 +67,16 @@ async function asked(state, text) {
 }
 
 async function start() {
+  const engine = new URLSearchParams(location.search).get("engine") ?? undefined;
   const onProgress = ({ loaded, total }) => ($("progress").value = loaded / (total || 1));
   const [model, vocabulary, texts, vectors] = await Promise.all([
-    load("./", { onProgress }),
+    load("./", { engine, onProgress }),
     fetched("vocab.txt").then((a) => a.text()),
     fetched("search.json").then((a) => a.json()),
     fetched("vectors.bin").then((a) => a.arrayBuffer()),
   ]);
   const state = { model, tokenizer: new Tokenizer(vocabulary), index: new Float32Array(vectors), ...texts };
-  $("engine").textContent = `WebGPU on ${model.adapter}, loaded in ${(model.loadMs / 1e3).toFixed(1)} s`;
+  $("engine").textContent = `${engineText(model)}; loaded in ${(model.loadMs / 1e3).toFixed(1)} s`;
   for (const question of texts.questions) {
     const button = element("button", { type: "button", textContent: question });
     button.addEventListener("click", () => {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlx._version import __version__
 
 if TYPE_CHECKING:
-    from rlx import explain, ops
+    from rlx import lm, ops, torch
     from rlx.core.dim import Dim
     from rlx.core.dtype import DType
     from rlx.core.errors import Error, GraphError, UnsupportedError
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from rlx.cost.gate import FusionBenefit, GraphIoProfile, IoFusionGate, fusion_benefit
     from rlx.cost.profile import GraphIoOptions, host_sync_op_kinds, profile_graph_io
     from rlx.cost.target import FusionLimits, FusionTarget, Target
+    from rlx.explain import package as explain
     from rlx.frontends.files import load, save
+    from rlx.frontends.inference_session import InferenceSession
+    from rlx.frontends.torch.pretrained import from_pretrained
     from rlx.frontends.tracing import jit, trace
     from rlx.frontends.web import export_web
     from rlx.ir.hir import FusionPolicy, HirModule
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from rlx.pipeline import CompilePipeline, CompileResult
     from rlx.runtime.executable import Executable
     from rlx.runtime.session import Session, compile
+    from rlx.runtime.state_session import StateSession
+    from rlx.runtime.threads import threads
 
 _HOME = {
     "rlx.cost.decision": ("Decision",),
@@ -51,6 +56,7 @@ _HOME = {
     "rlx.ir.lir": ("BufferPlan", "IoManifest", "LirModule", "Phase", "Slot", "Space", "View"),
     "rlx.ir.mir": ("Graph", "MirModule", "Node"),
     "rlx.frontends.files": ("load", "save"),
+    "rlx.frontends.inference_session": ("InferenceSession",),
     "rlx.ops.control_flow": ("cond", "scan_loop", "while_loop"),
     "rlx.ir.module": ("GraphModule", "GraphStage"),
     "rlx.passes.legalise": ("DispatchReport",),
@@ -59,7 +65,10 @@ _HOME = {
     "rlx.pipeline": ("CompilePipeline", "CompileResult"),
     "rlx.runtime.executable": ("Executable",),
     "rlx.runtime.session": ("Session", "compile"),
+    "rlx.runtime.state_session": ("StateSession",),
+    "rlx.runtime.threads": ("threads",),
     "rlx.core.shape": ("DimBinding", "Shape", "sym"),
+    "rlx.frontends.torch.pretrained": ("from_pretrained",),
     "rlx.frontends.tracing": ("jit", "trace"),
     "rlx.frontends.web": ("export_web",),
 }
@@ -90,6 +99,7 @@ __all__ = [
     "GraphModule",
     "GraphStage",
     "HirModule",
+    "InferenceSession",
     "IoFusionGate",
     "IoManifest",
     "Layout",
@@ -101,6 +111,7 @@ __all__ = [
     "Shape",
     "Slot",
     "Space",
+    "StateSession",
     "Target",
     "UnsupportedError",
     "View",
@@ -110,27 +121,44 @@ __all__ = [
     "custom_op",
     "explain",
     "export_web",
+    "from_pretrained",
     "fusion_benefit",
     "host_sync_op_kinds",
     "jit",
+    "lm",
     "load",
     "ops",
     "profile_graph_io",
     "save",
     "scan_loop",
     "sym",
+    "threads",
+    "torch",
     "trace",
     "while_loop",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("explain", "ops"):
-        return import_module(f"rlx.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'rlx' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
-    return value
+if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
+
+    def __getattr__(name: str) -> Any:
+        if name in ("explain", "lm", "ops", "torch"):
+            return import_module(f"rlx.{name}")
+        if name not in _MODULE_OF:
+            raise _unknown(name)
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+
+
+def _unknown(name: str) -> Exception:
+    """The error of a name that rlx does not have, with one that may be meant."""
+    import difflib
+
+    from rlx.core.errors import UnknownNameError
+
+    near = [] if name.startswith("_") else difflib.get_close_matches(name, __all__, 1)
+    hint = f" Did you mean rlx.{near[0]}?" if near else ""
+    return UnknownNameError(f"module 'rlx' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from onnx.backend.base import BackendRep
 
 from rlx.frontends.onnx.handlers.tensor.random import draws
 from rlx.frontends.onnx.model import from_proto
-from rlx.frontends.onnx.specialise import compiled
+from rlx.frontends.onnx.variants import compiled
 from rlx.runtime.session import Session
 
 
@@ -43,7 +43,7 @@ class Backend(BaseBackend):  # pyright: ignore[reportUntypedBaseClass]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        from rlx.backends.base import find_backend
+        from rlx.backends.registry import find_backend
         from rlx.core.errors import Error
 
         try:

@@ -17,6 +17,7 @@ from rlx.core.dim import Dim
 from rlx.core.errors import Error
 from rlx.core.files import path_of
 from rlx.core.intervals import whole
+from rlx.core.public_calls import public_class
 from rlx.core.shape import DimBinding, Shape
 from rlx.cost.decision import Decision
 from rlx.cost.target import FusionTarget, Target
@@ -89,6 +90,7 @@ class Timing:
     nodes: int
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class CompileResult:
     """What a compile gives: the plan, what was fused, and every decision."""
@@ -111,6 +113,7 @@ class CompileResult:
 
     @property
     def has_dynamic_dims(self) -> bool:
+        """Has it named dims?"""
         return bool(self.dynamic_symbols)
 
     @property
@@ -127,6 +130,7 @@ class CompileResult:
         return replace(self, lir=lir)
 
 
+@public_class
 class CompilePipeline:
     """Compiles for one target. The same input gives the same bytes, on any machine.
 
@@ -145,7 +149,9 @@ class CompilePipeline:
     ) -> None:
         bytes_ = whole(alignment)
         if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1):
-            raise Error(f"alignment {alignment!r} is not a power of two.")
+            raise Error(
+                f"alignment {alignment!r} is not a power of two. Give 64, or another that is."
+            )
         self.target = Target.of(target)
         self.options = _given(FusionOptions() if options is None else options, FusionOptions)
         self.alignment = bytes_
@@ -306,10 +312,10 @@ class _Clock:
 
     def __init__(self) -> None:
         self.laps: list[Timing] = []
-        self._since = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._since = time.monotonic_ns()
 
     def lap(self, name: str, nodes: int) -> None:
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        now = time.monotonic_ns()
         self.laps.append(Timing(name, self._since, now, nodes))
         self._since = now
 
@@ -322,9 +328,12 @@ def _require_known(name: str, unused: Sequence[str]) -> None:
 
 def cannot_compile(model: Any) -> Error:
     """The error of a model that is none, and what to do with a function."""
+    hint = "Of a Python function rlx.trace(function, *shapes) makes a Graph; rlx.jit compiles it."
+    if hasattr(model, "state_dict") and hasattr(model, "forward"):
+        hint = "Export it: torch.onnx.export(module, inputs, 'm.onnx'), then rlx.compile('m.onnx')."
     return Error(
-        f"cannot compile a {type(model).__name__}. Give a HirModule, MirModule, Graph, GraphModule "
-        "or LirModule. Of a Python function rlx.trace(function, *shapes) makes a Graph."
+        f"cannot compile a {type(model).__name__}. Give a path, a HirModule, MirModule, Graph, "
+        f"GraphModule or LirModule. {hint}"
     )
 
 
@@ -350,7 +359,8 @@ def _require_same_interface(run: Pass, before: Graph, after: Graph) -> None:
 
 def _interface(graph: Graph) -> list[tuple[str, Shape]]:
     leaves = [(n.attrs["name"], n.shape) for n in graph.leaves]
-    return leaves + [(name, o.shape) for name, o in zip(graph.output_names, graph.outputs)]
+    outputs = [(name, o.shape) for name, o in zip(graph.output_names, graph.outputs)]
+    return leaves + outputs + [("update", u.shape) for u in graph.updates]
 
 
 def _planned(graph: Graph, target: Target, options: FusionOptions, alignment: int) -> LirModule:

@@ -18,9 +18,9 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 """Sums of up to 300 terms of f32, and functions of WGSL, which differ from NumPy's in last bits."""
 
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "browser.md"
 HELD = """
-const count = model.gpu.pipelines.size;
+const count = model.runtime.gpu.pipelines.size;
 const make = GPUDevice.prototype.createComputePipelineAsync;
 let asked = 0, release;
 const all = new Promise((done) => (release = done));
@@ -59,7 +59,7 @@ def address(root: Path) -> Iterator[str]:
 def opened(window: Browser, root: Path, address: str, case: graphs.Case, plan: str) -> None:
     graph, params, _ = case
     if not (root / graph.name).exists():
-        web.exported(graph, root, graph.name, params=params)
+        web.exported(graph, root, graph.name, params=params, engines=("webgpu",))
     web.opened(window, address, graph.name, plan=plan)
 
 
@@ -83,19 +83,21 @@ def test_pipelines_are_asked_for_at_once(window: Browser, root: Path, address: s
     x, w = g.input("x", Shape([Dim("n", 1, 64), 64])), g.param("w", Shape([64, 64]))
     g.set_outputs({"y": ops.softmax(ops.matmul(x, ops.softmax(w, axis=0)), axis=1)})
     usual, params = FusionOptions(sizes={"n": 16}), {"w": graphs.normal(1, 64, 64)}
-    web.exported(g, root, g.name, params=params, options=usual)
+    web.exported(g, root, g.name, params=params, options=usual, engines=("webgpu",))
     web.opened(window, address, g.name, plan="software")
-    assert window.run("return model.plan.routines[model.plan.main].prologue.length") > 0
+    script = "const { plan } = model.runtime; return plan.routines[plan.main].prologue.length"
+    assert window.run(script) > 0
     asked, count = window.wait(HELD)
     assert asked == count >= 3
 
 
-def test_the_readme_runs(window: Browser, root: Path, address: str) -> None:
+def test_the_documentation_runs(window: Browser, root: Path, address: str) -> None:
     g = Graph("readme")
     x = g.input("x", Shape([Dim("n", 1, 64), 3]))
     g.set_outputs({"y": x + 1.0, "z": x * 2.0})
-    opened(window, root, address, (g, {}, []), "software")
-    (shown,) = re.findall(r"```js\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    web.exported(g, root, g.name)
+    web.opened(window, address, g.name)
+    (shown,) = re.findall(r"```js\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     script = f"const x = Float32Array.of(1, 2, 3, 4, 5, 6);\n{shown}\nexport {{ y, z }};"
     (root / g.name / "readme.js").write_text(script, "utf-8")
     y, dims, z = window.wait(
@@ -151,12 +153,14 @@ def test_a_lost_device_rejects_and_is_opened_again(
 ) -> None:
     case = graph, params, (few, *_) = graphs.layers()
     opened(window, root, address, case, "software")
-    script = "const call = model.run(values(given[0])); model.gpu.device.destroy(); await call;"
+    script = (
+        "const call = model.run(values(given[0]));model.runtime.gpu.device.destroy(); await call;"
+    )
     with pytest.raises(PageError, match=r"device was lost.*reload"):
         window.wait(script, web.sent(few))
     want = web.expected(graph, params, few)["y"]
     np.testing.assert_allclose(web.run(window, graph, few)["y"], want, **CLOSE)
-    window.wait("model.gpu.device.destroy(); await model.reload();")
+    window.wait("model.runtime.gpu.device.destroy(); await model.reload();")
     np.testing.assert_allclose(web.run(window, graph, few)["y"], want, **CLOSE)
 
 

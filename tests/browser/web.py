@@ -16,18 +16,19 @@ from tests.browser.driver import Browser
 Array = np.ndarray[Any, Any]
 
 PREPARE = """
-const kinds = { f32: Float32Array, f16: Uint16Array, i64: BigInt64Array, i32: Int32Array,
-                u8: Uint8Array, bool: Uint8Array };
+const kinds = { f64: Float64Array, f32: Float32Array, f16: Uint16Array, i64: BigInt64Array,
+                i32: Int32Array, u8: Uint8Array, bool: Uint8Array };
 window.counts = { made: 0, live: 0 };
-const create = GPUDevice.prototype.createBuffer;
-GPUDevice.prototype.createBuffer = function (how) {
-  const made = create.call(this, how);
-  counts.made++; counts.live++;
-  const destroy = made.destroy;
-  let isLive = true;
-  made.destroy = () => { if (isLive) { counts.live--; isLive = false; } destroy.call(made); };
-  return made;
-};
+const create = globalThis.GPUDevice?.prototype.createBuffer;
+if (create)
+  GPUDevice.prototype.createBuffer = function (how) {
+    const made = create.call(this, how);
+    counts.made++; counts.live++;
+    const destroy = made.destroy;
+    let isLive = true;
+    made.destroy = () => { if (isLive) { counts.live--; isLive = false; } destroy.call(made); };
+    return made;
+  };
 window.value = ([dtype, dims, raw]) => {
   const bytes = Uint8Array.from(atob(raw), (c) => c.charCodeAt(0));
   return { data: new kinds[dtype](bytes.buffer), dims };

@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from bench import chart
 from rlx.pipeline import PASSES
+from tests import snippets
 from tests.unit.test_layers import LAYERS
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+PROGRAMS, COMMANDS = snippets.programs(), snippets.commands()
 
 
-def test_the_readme_has_code() -> None:
-    assert len(BLOCKS) >= 3
+def test_documents_have_code() -> None:
+    assert len(PROGRAMS) >= 8
+    assert COMMANDS
 
 
-@pytest.mark.parametrize("code", BLOCKS, ids=range(len(BLOCKS)))
-def test_readme_code_runs(code: str, tmp_path: Path) -> None:
-    path = tmp_path / "readme.py"
-    path.write_text(code)
+@pytest.mark.parametrize("where", PROGRAMS)
+def test_code_of_documents_runs(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "snippet.py"
+    path.write_text(PROGRAMS[where])
+    monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path))
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_commands_of_documents_run(where: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(small_model().SerializeToString())
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    ran = subprocess.run(
+        ["bash", "-ec", COMMANDS[where]], cwd=tmp_path, env=os.environ | {"PATH": search},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+
+
+def small_model() -> onnx.ModelProto:
+    """Two operators on a named number of rows."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 8])
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]
+    graph = helper.make_graph(nodes, "small", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_examples_run(path: Path) -> None:
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+def test_every_example_is_listed() -> None:
+    listed = re.findall(r"^\| `(\w+\.py)` \|", (ROOT / "examples" / "README.md").read_text(), re.M)
+    assert sorted(listed) == [path.name for path in EXAMPLES]
+
+
+def test_the_chart_of_results_is_up_to_date() -> None:
+    assert chart.FILE.read_text() == chart.svg(chart.rows()), "run `make docs`"
 
 
 def test_the_tour_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +88,14 @@ def test_the_op_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "ops.md").read_text() == page(), "run `make docs`"
 
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *snippets.PAGES,
+    ROOT / "docs" / "design" / "README.md",
+]
 PACKAGE = ROOT / "src" / "rlx"
 
 

@@ -47,6 +47,8 @@ def test_a_wheel_installed_elsewhere_works(tmp_path: Path) -> None:
     out = run(USE, cwd=tmp_path, path=site)
     assert str(site) in out
     assert "0.33333" in out
+    out = run((ROOT / "tests" / "e2e" / "newcomer.py").read_text(), cwd=tmp_path, path=site)
+    assert f"12 steps, with rlx 0.1.0 of {site / 'rlx'}" in out
 
 
 SOFTCLIP = '''

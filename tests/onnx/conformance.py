@@ -235,7 +235,7 @@ def _foreign(case: Case) -> list[tuple[str, str]]:
     """The nodes that `rlx check` would not call native, lowered or folded."""
     import onnx
 
-    from rlx.backends.base import find_backend
+    from rlx.backends.registry import find_backend
     from rlx.frontends.onnx.model import from_proto
     from rlx.frontends.onnx.support_report import dispatched
     from rlx.passes.context import Context

@@ -191,14 +191,73 @@ def test_loops_of_f64_become_f32_by_option() -> None:
     assert compiled(graph, FusionOptions(f64="f32")).lir
 
 
-@pytest.mark.parametrize("is_output", [False, True])
-def test_interfaces_keep_their_dtype(is_output: bool) -> None:
+def extremes() -> np.ndarray[Any, Any]:
+    """Numbers of f64 of every exponent that f32 has and around, ties and what is nearest to them,
+    subnormal ones, and those that are no finite numbers."""
+    exponents = np.arange(860, 1170, dtype=np.uint64) << np.uint64(52)
+    fractions = [0, 1, 1 << 28, (1 << 28) + 1, 3 << 28, (1 << 52) - 1, (1 << 52) - (1 << 28)]
+    bits = np.add.outer(exponents, np.array(fractions, np.uint64)).reshape(-1)
+    made = bits.view(np.float64)
+    return np.concatenate([made, -made, [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324]])
+
+
+def converted(dtype: DType, wide: DType, x: Any) -> Any:
+    """What the simulated machine gives for the same numbers in another dtype."""
     graph = rlx.Graph("wide")
-    x = graph.input("x", rlx.Shape([3], DType.F32 if is_output else DType.F64))
-    graph.set_outputs({"y": rlx.ops.cast(x, to=DType.F64 if is_output else DType.F32)})
-    what = "output 'y'" if is_output else "input 'x'"
-    with pytest.raises(rlx.UnsupportedError, match=f"{what}.*has no f64.*f32 in the model"):
+    given = graph.input("x", rlx.Shape(x.shape, dtype))
+    graph.set_outputs({"y": rlx.ops.cast(given, to=wide)})
+    lir = compiled(graph, FusionOptions(f64="f32")).lir
+    program = WEBGPU.load(WEBGPU.build(WEBGPU.program(lir)))
+    return program.run(program.prepare({}, None), [x], [None])[0]
+
+
+def same_bits(x: Any, y: Any) -> bool:
+    """No NaN is compared by its bits."""
+    raw = (np.where(np.isnan(a), 0, a.view(f"u{a.itemsize}")) for a in (x, y))
+    return bool(np.array_equal(*raw) and np.array_equal(np.isnan(x), np.isnan(y)))
+
+
+def test_what_is_given_and_returned_is_converted_bit_by_bit() -> None:
+    wide = extremes()
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        narrow = wide.astype(np.float32)
+    assert same_bits(converted(DType.F64, DType.F32, wide), narrow)
+    assert same_bits(converted(DType.F32, DType.F64, narrow), narrow.astype(np.float64))
+
+
+def test_interfaces_keep_their_dtype() -> None:
+    """Inputs, params and outputs of f64 are there as the model has them; one that is given back is
+    not rounded."""
+    graph, wide = rlx.Graph("wide"), rlx.Shape([3, 4], DType.F64)
+    x, w = graph.input("x", wide), graph.param("w", wide)
+    graph.set_outputs({"y": rlx.ops.exp(rlx.ops.mul(x, w)), "x": x, "sum": rlx.ops.sum(x, axes=1)})
+    result = compiled(graph, FusionOptions(f64="f32"))
+    assert [d.reason for d in result.decisions if d.what == WHAT]
+    program = WEBGPU.load(WEBGPU.build(WEBGPU.program(result.lir)))
+    given, weights = RNG.normal(size=(2, 3, 4))
+    y, same, total = program.run(program.prepare({"w": weights}, None), [given], [None] * 3)
+    assert y.dtype == same.dtype == total.dtype == np.float64
+    assert (same == given).all()
+    # a product's rounding in an exponent below 8, and a sum of four terms
+    assert np.abs(y / np.exp(given * weights) - 1).max() <= 16 * EPS
+    assert np.abs(total - given.sum(1)).max() <= 4 * EPS * np.abs(given).sum(1).max()
+
+
+def test_complex_interfaces_are_refused() -> None:
+    graph = rlx.Graph("wide")
+    x = graph.input("x", rlx.Shape([3], DType.C128))
+    graph.set_outputs({"y": rlx.ops.real(x)})
+    with pytest.raises(rlx.UnsupportedError, match=r"input 'x'.*has no c128.*c64 in the model"):
         compiled(graph, FusionOptions(f64="f32"))
+
+
+@pytest.mark.parametrize("verb", ["check", "explain"])
+def test_verbs_that_plan_take_the_option(verb: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(_chain(DOUBLE, ("Sin", {}), SINGLE).SerializeToString())
+    asked = [verb, str(path), "-t", "metal"]
+    assert main(asked) == 1
+    assert main([*asked, "--f64", "f32"]) == 0
 
 
 def test_targets_with_f64_are_left_alone() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import rlx
 from rlx.core.errors import Error
@@ -86,3 +87,45 @@ def test_dims_that_must_be_equal_are_one() -> None:
         np.testing.assert_array_equal(prepared(a, b), a + b)
     with pytest.raises(Error, match="broadcast"):
         prepared(floats(2, 2), floats(3, 2))
+
+
+def test_an_input_may_be_a_multiple_of_a_number() -> None:
+    """Halved and doubled again it is what it was; other sizes are refused with the reason."""
+    n = rlx.Dim("n", 4) // 4 * 4
+    g = rlx.Graph("doubled")
+    x = g.input("x", rlx.Shape([n, 2]))
+    halves = [g.slice(x, starts=(i, 0), stops=(n, 2), steps=(2, 1)) for i in (0, 1)]
+    g.set_outputs([g.add(x, g.concat(halves, axis=0))])
+    for target in ("cpu", "reference"):
+        exe = rlx.compile(g, target)
+        for size in (4, 12, 20, 8):
+            a = floats(size, 2)
+            np.testing.assert_array_equal(exe(a), a + np.concatenate([a[::2], a[1::2]]))
+            assert exe.sizes([a]) == {"n": size}
+        with pytest.raises(Error, match="no n makes it 6"):
+            exe(floats(6, 2))
+
+
+@pytest.mark.parametrize("cast", [True, False])
+def test_ranges_up_to_a_size(cast: bool) -> None:
+    """Exporters count in floats, too."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)
+    kind = TensorProto.FLOAT if cast else TensorProto.INT64
+    ends = [helper.make_tensor(n, kind, [], [v]) for n, v in (("zero", 2), ("one", 1))]
+    nodes = [
+        helper.make_node("Size", ["x"], ["size"]),
+        helper.make_node("Cast", ["size"], ["end"], to=kind),
+        helper.make_node("Range", ["zero", "end", "one"], ["y"]),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "range", [x], [y], ends),
+        opset_imports=[helper.make_opsetid("", 17)],
+    )
+    loaded = from_proto(model)
+    assert not loaded.is_static, loaded.why_static
+    exe = rlx.compile(loaded)
+    for n in (0, 1, 2, 3, 50):
+        made = exe(floats(n))
+        assert made.dtype == (np.float32 if cast else np.int64)
+        np.testing.assert_array_equal(made, np.arange(2, n))

@@ -18,7 +18,7 @@ ROW = '    _row("leaky_sum", "codegen.scan.leaky_sum:make_leaky_sum"),\n'
 USE = '''
 import numpy as np, rlx
 from rlx import ops
-from rlx.backends.base import find_backend
+from rlx.backends.registry import find_backend
 from rlx.ir.text import read, show
 from rlx.ops.__main__ import page
 from rlx.ops.draw import Draw
@@ -49,7 +49,7 @@ def ops_of(exe):
 
 
 # It is in the table, in the text, and in the documentation.
-assert list(table())[-1] == "leaky_sum"
+assert "leaky_sum" in table()
 named = graph_of(rlx.Shape([rlx.Dim("n"), rlx.Dim("t"), 3], "f32"), axis=1, decay=0.75)
 assert read(show(named)) == named
 assert "y[t] = decay" in page()

@@ -21,7 +21,7 @@ import pytest
 
 import rlx
 from rlx.__main__ import main
-from rlx.backends.base import backend_names, find_backend, has_backend
+from rlx.backends.registry import backend_names, find_backend, has_backend
 from rlx.runtime.calibrate import calibrate
 from rlx.runtime.doctor import examine
 from rlx.runtime.random_inputs import random_inputs
@@ -237,7 +237,7 @@ def test_what_it_cannot_do_is_one_error_that_names_it(tmp_path: Path) -> None:
         rlx.compile(network(), target="eager:fast")
     assert exe.threads == 1
     assert exe.memory(n=2).scratch_bytes == 0
-    assert exe.codegen_spans == ()
+    assert exe.loaded.program.codegen_spans == ()
 
 
 def test_a_refused_op_says_why() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType as Type
 
+import gguf
+from gguf import GGMLQuantizationType as Type
 from rlx import ops
 from rlx.core.errors import GraphError
 from rlx.ops.quant.gguf import SCHEMES
@@ -15,6 +15,7 @@ SOURCES = {
     "bitcast": "numpy.ndarray.view, and struct",
     "gguf_dequantize": "gguf.dequantize; q8_k, which it cannot, by its block layout",
     "gguf_matmul": "gguf.dequantize, then the product in f64",
+    "gguf_int8_matmul": "activations rounded by hand, gguf.dequantize, the product in f64",
     "gguf_grouped_matmul": "gguf.dequantize, then the product of each row in f64",
 }
 HAS_SOURCE = [s for s in SCHEMES if s != "q8_k"]
@@ -94,6 +95,28 @@ def test_products_multiply_by_the_transpose(scheme: str, dtype: type) -> None:
     size = np.abs(x).astype(np.float64) @ np.abs(expected(packed, scheme)).astype(np.float64).T
     bound = 256 * eps * size + np.finfo(dtype).eps * np.abs(want)
     assert np.all(np.abs(got.astype(np.float64) - want) <= bound)
+
+
+@pytest.mark.parametrize("scheme", ["q4_1", "q8_0", "q6_k"])
+def test_activations_are_rounded_to_bytes(scheme: str) -> None:
+    """Each 32 of a row to multiples of their greatest size over 127; 32 zeros stay zeros."""
+    packed = random_rows(scheme, 5, blocks=256 // SCHEMES[scheme].weights) & 0x3F
+    x = np.random.default_rng(1).normal(size=(3, 256)).astype(np.float32)
+    x[1, 32:64] = 0
+    blocks = x.astype(np.float64).reshape(3, 8, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / 127
+    codes = np.round(blocks / np.where(scale == 0, 1, scale))
+    weights = expected(packed, scheme).astype(np.float64)
+    want = (codes * scale).reshape(3, 256) @ weights.T
+    got = ops.gguf_int8_matmul(x, packed, scheme=scheme)
+    # 256 roundings to f32, of terms that are products of rounded numbers
+    bound = 258 * np.finfo(np.float32).eps * (np.abs(x) @ np.abs(weights).T)
+    assert np.all(np.abs(got - want) <= bound)
+
+
+def test_floats_are_no_codes() -> None:
+    with pytest.raises(GraphError, match="f16 holds floats, no integers with scales"):
+        ops.gguf_int8_matmul(np.zeros((1, 32), "f"), np.zeros((4, 64), np.uint8), scheme="f16")
 
 
 def test_grouped_products_take_each_row_to_its_expert() -> None:

@@ -23,6 +23,20 @@ SOURCES = {
     "det": "scipy.linalg.det, onnx.reference Det",
     "slogdet": "scipy.linalg.lu: the product of the pivots",
     "pinv": "scipy.linalg.pinv",
+    "lu_factor": "scipy.linalg.lu_factor",
+    "pivots_to_permutation": "scipy.linalg.lu",
+    "lu_solve": "scipy.linalg.lu_solve",
+    "ldl_factor": "scipy.linalg.lapack.sytrf, hetrf",
+    "ldl_solve": "scipy.linalg.solve",
+    "cholesky_solve": "scipy.linalg.cho_solve",
+    "cholesky_inverse": "scipy.linalg.cho_solve",
+    "geqrf": "scipy.linalg.lapack.geqrf",
+    "householder_product": "scipy.linalg.qr",
+    "ormqr": "scipy.linalg.qr",
+    "eig": "scipy.linalg.eig, in another order",
+    "eigvals": "scipy.linalg.eigvals, in another order",
+    "matrix_exp": "scipy.linalg.expm",
+    "lstsq": "scipy.linalg.lstsq",
     "trace": "numpy.trace",
     "outer": "numpy.outer",
     "cross": "numpy.cross",
@@ -170,6 +184,105 @@ def test_determinants(dtype: type) -> None:
         assert_close(ops.det(a), run_onnx("Det", [a])[0], 8)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dims", [(5, 3), (3, 5), (4, 4)])
+def test_lu_factors(dtype: type, dims: tuple[int, int]) -> None:
+    a = normal(dtype, *dims)
+    lu, pivots = ops.lu_factor(a)
+    theirs, swaps = scipy.linalg.lu_factor(a)
+    assert_close(lu, theirs, 8)
+    np.testing.assert_array_equal(pivots, swaps)
+    order = ops.pivots_to_permutation(pivots, size=dims[0])
+    p, _, _ = scipy.linalg.lu(a)
+    np.testing.assert_array_equal(np.eye(dims[0])[:, order], p)
+    if dims[0] == dims[1]:
+        b, condition = normal(dtype, 4, 2), 8 * float(np.linalg.cond(a))
+        for code, turn in enumerate(("none", "transpose", "adjoint")):
+            want = scipy.linalg.lu_solve((theirs, swaps), b, code)
+            assert_close(ops.lu_solve(lu, pivots, b, transpose=turn), want, condition)
+
+
+def test_lu_factors_of_what_is_singular_or_not_finite() -> None:
+    stack = np.stack([np.ones((3, 3)), np.zeros((3, 3)), np.full((3, 3), np.nan)])
+    lu, pivots = ops.lu_factor(stack)
+    np.testing.assert_array_equal(lu[0], [[1, 1, 1], [1, 0, 0], [1, 0, 0]])
+    assert np.isnan(lu[2]).all()
+    np.testing.assert_array_equal(pivots, [[0, 1, 2]] * 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_factors_of_indefinite_matrices(dtype: type, hermitian: bool) -> None:
+    x = normal(dtype, 6, 6)
+    a = x + (x.conj().T if hermitian else x.T)
+    np.fill_diagonal(a[:4, :4], 0)
+    is_conjugate = hermitian and np.dtype(dtype).kind == "c"
+    factorise = scipy.linalg.lapack.get_lapack_funcs("hetrf" if is_conjugate else "sytrf", (a,))
+    theirs, swaps, _ = factorise(a, lower=1)
+    ld, pivots = ops.ldl_factor(a, hermitian=hermitian)
+    assert_close(ld, np.tril(theirs), 8)
+    np.testing.assert_array_equal(pivots, swaps)
+    b, condition = normal(dtype, 6, 2), 8 * float(np.linalg.cond(a))
+    got = ops.ldl_solve(ld, pivots, b, hermitian=hermitian)
+    assert_close(got, scipy.linalg.solve(a, b), condition)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dims", [(5, 3), (4, 4)])
+def test_householder_factors(dtype: type, dims: tuple[int, int]) -> None:
+    a, n = normal(dtype, *dims), dims[1]
+    packed, tau = ops.geqrf(a)
+    theirs, factors, _, _ = scipy.linalg.lapack.get_lapack_funcs("geqrf", (a,))(a)
+    assert_close(packed, theirs, 8)
+    assert_close(tau, factors, 8)
+    q, _ = scipy.linalg.qr(a)
+    assert_close(ops.householder_product(packed, tau), q[:, :n], 8)
+    other = normal(dtype, dims[0], dims[0])
+    assert_close(ops.ormqr(packed, tau, other), q @ other, 8)
+    assert_close(ops.ormqr(packed, tau, other, left=False), other @ q, 8)
+    assert_close(ops.ormqr(packed, tau, other, transpose="adjoint"), q.conj().T @ other, 8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_solving_with_the_factor_of_cholesky(dtype: type) -> None:
+    a, b = definite(dtype, 5, 5), normal(dtype, 5, 2)
+    condition = 8 * float(np.linalg.cond(a))
+    for upper in (False, True):
+        factor = scipy.linalg.cholesky(a, lower=not upper)
+        want = scipy.linalg.cho_solve((factor, not upper), b)
+        assert_close(ops.cholesky_solve(factor, b, upper=upper), want, condition)
+        inverse = scipy.linalg.cho_solve((factor, not upper), np.eye(5, dtype=dtype))
+        assert_close(ops.cholesky_inverse(factor, upper=upper), inverse, condition)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvalues_of_any_matrix(dtype: type) -> None:
+    a = normal(dtype, 5, 5)
+    values, vectors = ops.eig(a)
+    want = scipy.linalg.eigvals(a)
+    want = want[np.lexsort((want.imag, want.real))].astype(values.dtype)
+    assert_close(values, want, 8)
+    assert_close(ops.eigvals(a), want, 8)
+    assert_close(a @ vectors, vectors * values, 2)
+    assert_close(np.linalg.norm(vectors, axis=0), np.ones(5, values.real.dtype))
+    assert_leads_positive(vectors)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exponentials(dtype: type) -> None:
+    for factor in (0.01, 1, 10):
+        a = normal(dtype, 5, 5) * dtype(factor)
+        norm = float(np.abs(a).sum(0).max())  # its condition is at least that
+        assert_close(ops.matrix_exp(a), scipy.linalg.expm(a), max(1.0, norm))
+
+
+@pytest.mark.parametrize("dims", [(5, 3), (3, 5)])
+def test_least_squares(dims: tuple[int, int]) -> None:
+    a, b = normal(np.float64, *dims), normal(np.float64, dims[0], 2)
+    condition = float(np.linalg.cond(a))
+    assert_close(ops.lstsq(a, b), scipy.linalg.lstsq(a, b)[0], condition)
+
+
 @pytest.mark.parametrize("dims", [(5, 3), (3, 5)])
 def test_pseudo_inverse(dims: tuple[int, int]) -> None:
     a = normal(np.float64, *dims)
@@ -214,10 +327,8 @@ def test_only_the_matrix_without_an_answer_is_nan() -> None:
     assert np.isnan(sign[3])
 
 
-def test_a_target_refuses_factorisations_with_the_reason() -> None:
-    target = Target.of("cpu")
-    assert not target.has_kernel("svd")
-    assert "no factorisation kernels yet" in target.refusals["svd"]
-    assert "triangular_solve" not in target.refusals
-    for name in ("cuda", "metal", "wgpu"):
-        assert Target.of(name).has_kernel("svd"), "the host has it"
+@pytest.mark.parametrize("name", ["cpu", "cuda", "metal", "wgpu"])
+def test_targets_have_factorisations(name: str) -> None:
+    """A GPU's host has what the GPU has not."""
+    assert Target.of(name).has_kernel("svd")
+    assert "svd" not in Target.of(name).refusals

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rlx import ops
 from rlx.core.dim import Dim
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
+from rlx.ops.nn.resize import Coordinates, Rounding, Rule
 from tests.sources.onnx_reference import run_onnx
 
 SOURCES = {
@@ -157,11 +159,35 @@ def test_linear_with_aligned_corners_is_scipy_zoom() -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=100 * 2.0**-52)
 
 
+REPEATED = [
+    (c, n)
+    for c, n in itertools.product(get_args(Coordinates), get_args(Rounding))
+    if Rule("nearest", c, n, 0.0, False, False).repeats
+]
+
+
+@pytest.mark.parametrize(("coordinates", "rounding"), REPEATED)
+@pytest.mark.parametrize("factor", [1, 2, 3, 7, 64])
+def test_whole_factors_repeat_elements(coordinates: Any, rounding: Any, factor: int) -> None:
+    """Which is what named sizes are resized by: by the tables of static sizes the same."""
+    how = {"axes": (1,), "coordinate_mode": coordinates, "nearest_mode": rounding}
+    x = RNG.normal(size=(2, 301))
+    want = x.repeat(factor, 1)
+    np.testing.assert_array_equal(ops.resize(x, scales=(float(factor),), **how), want)
+    named = Shape((2, Dim("n")), "f64")
+    by_scale = ops.resize(named, scales=(float(factor),), **how)
+    by_size = ops.resize(named, sizes=(factor * Dim("n"),), **how)
+    assert by_scale.dims == by_size.dims == (2, factor * Dim("n"))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x = Shape((Dim("n"), 4), "i32")
     assert ops.resize(x, sizes=(8,)).dims == (Dim("n"), 8)
     for attrs, why in (
-        ({"sizes": (3, 3)}, "where its size is known"),
+        ({"sizes": (3, 3)}, "n elements become 3: named sizes are resized by mode nearest"),
+        ({"axes": (0,), "scales": (1.5,)}, "named sizes are resized by mode nearest and a whole"),
+        ({"axes": (0,), "scales": (2.0,), "nearest_mode": "ceil"}, "with coordinate_mode"),
+        ({"axes": (0,), "scales": (0.0,)}, "cannot have"),
         ({"sizes": (8,), "mode": "linear"}, "takes floats"),
         ({"sizes": (8,), "antialias": True}, "no antialias"),
         ({"sizes": (8,), "coordinate_mode": "tf_crop_and_resize"}, "needs a roi"),

@@ -92,7 +92,6 @@ SOURCES = {
     "erfinv": "scipy.special.erfinv",
     "lgamma": "scipy.special.gammaln",
     "digamma": "scipy.special.psi",
-    "i0": "scipy.special.i0",
     "logit": "scipy.special.logit",
     "prelu": "onnx.reference PRelu",
     "angle": "numpy.angle",
@@ -190,13 +189,6 @@ def test_digamma() -> None:
     near = ops.digamma(np.array([-30.0]) + e)
     np.testing.assert_allclose(near, scipy.special.psi(31.0) - 1 / e, rtol=4 * EPS)
     np.testing.assert_array_equal(ops.digamma(np.array([0.0, -0.0])), [-np.inf, np.inf])
-
-
-def test_i0() -> None:
-    """It has no limit at infinity but infinity, where SciPy has NaN."""
-    x = np.concatenate([np.linspace(-700, 700, 1001), [0.0, np.nan]])
-    assert relative(ops.i0(x), scipy.special.i0(x)) < 16 * EPS
-    assert (ops.i0(np.array([np.inf, -np.inf])) == np.inf).all()
 
 
 def test_logit() -> None:

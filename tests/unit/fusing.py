@@ -25,6 +25,8 @@ from rlx.passes.options import FusionOptions
 from rlx.passes.precision import reduce_precision
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "mlx", "wgpu", "tpu")
+WITH_REGIONS = tuple(t for t in TARGETS if Target.of(t).regions)
+"""Engines fuse by themselves."""
 METAL = Target.of("metal")
 WELCH = KernelLimit(frozenset({DType.F32}), {"k": 64}, 2046, "512 bins are one per thread")
 LIMITED = replace(
@@ -39,6 +41,17 @@ LIMITED = replace(
 )
 """A target without control flow and without kernels of several results, but with kernels of whole
 blocks of ops: none of the documented ones is so."""
+FEW_KERNELS = replace(
+    METAL,
+    native=METAL.native
+    - {"rms_norm", "fused_residual_rms_norm", "attention", "rope", "fused_swiglu"},
+    views=frozenset(),
+    regions=METAL.regions - {"few_rows"},
+    convolutions=None,
+)
+"""One that lowers norms and attention, and reads nothing in place."""
+ELEMENTWISE_REGIONS = replace(METAL, regions=frozenset({"elementwise", "multi_result"}))
+"""One that leaves rows to kernels of their own."""
 WITH_ATTENTION_BLOCK = replace(LIMITED, native=LIMITED.native | {"fused_attention_block"})
 """One whose attention has its projections."""
 

@@ -14,6 +14,7 @@ import pytest
 
 import rlx
 from rlx import Dim, DimBinding, Graph, GraphError, Shape, ops
+from rlx.backends.tpu import backend as tpu
 from rlx.ir.text import read, show
 
 
@@ -89,7 +90,8 @@ def test_a_wrong_call_is_an_error(case: str) -> None:
         make()
 
 
-def test_targets_are_named_or_members_of_the_enum() -> None:
+def test_targets_are_named_or_members_of_the_enum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpu, "find_spec", lambda _: None)
     g, x, y = pair()
     g.set_outputs([x + y])
     assert rlx.compile(g, like=rlx.FusionTarget.CUDA).lir.target.name == "cuda"
@@ -151,7 +153,7 @@ def test_operators_reflect() -> None:
 
 
 def test_numpy_does_not_swallow_a_node() -> None:
-    with pytest.raises(TypeError, match=r"rlx\.ops"):
+    with pytest.raises(rlx.GraphError, match=r"rlx\.ops"):
         np.asarray(pair()[1])
 
 
@@ -223,7 +225,7 @@ def test_a_jitted_method_says_that_objects_are_no_arrays() -> None:
         def forward(self, x: Any) -> Any:
             return x
 
-    with pytest.raises(GraphError, match=r"forward: got .*Model.* by position"):
+    with pytest.raises(GraphError, match=r"forward: self: got .*Model.* by position"):
         Model().forward(np.zeros(2))
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import rlx
 from rlx.backends import base
-from rlx.backends.base import Backend, KernelBackend, Program, Serializer, find_backend
+from rlx.backends.base import Backend, KernelBackend, Program, Serializer
+from rlx.backends.registry import find_backend
+from rlx.backends.state_memory import HostStates
 from rlx.backends.timing import Timed
 from rlx.core.errors import UnsupportedError
 from rlx.cost.target import Target
@@ -74,6 +76,13 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "timed": (lambda: BACKEND.timed(NOTHING), "target 'least' does not time its kernels"),
     "architecture": (lambda: BACKEND.architecture, ""),
     "tuned": (lambda: BACKEND.tuned("off"), BACKEND),
+    "meshed": (lambda: BACKEND.meshed({"x": 2}), "target 'least' runs a program on one device"),
+    "donating": (lambda: BACKEND.donating(["x"]), "target 'least' writes no results over inputs"),
+    "asked_threads": (lambda: BACKEND.asked_threads, None),
+    "why_never_here": (lambda: BACKEND.why_never_here(), None),
+    "call_path": (lambda: BACKEND.call_path(), ""),
+    "is_compile_only": (lambda: BACKEND.is_compile_only, False),
+    "code_facts": (lambda: PROGRAM.code_facts({}), None),
     "hardware": (lambda: BACKEND.hardware, ""),
     "measure": (lambda: BACKEND.measure(print), "target 'least' cannot be calibrated"),
     "calibrated": (lambda: BACKEND.calibrated(1), None),
@@ -81,18 +90,22 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "summary": (lambda: BACKEND.summary, ""),
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
     "has_devices": (lambda: BACKEND.has_devices, False),
+    "updates_host_arrays": (lambda: BACKEND.updates_host_arrays, False),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),
     "submit": (lambda: PROGRAM.submit(NOTHING, ()), None),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
+    "exchange": (lambda: PROGRAM.exchange(NOTHING, NOTHING, NOTHING), None),
     "step": (lambda: PROGRAM.step(NOTHING, []), "least: LeastProgram does not run SteadyState"),
     "finish": (lambda: PROGRAM.finish(NOTHING), "least: LeastProgram does not run SteadyState"),
+    "states": (lambda: type(PROGRAM.states), HostStates),
+    "streams_params": (lambda: PROGRAM.streams_params, False),
     "scratch_bytes": (lambda: PROGRAM.scratch_bytes({}, 0), 0),
     "threads": (lambda: PROGRAM.threads, 1),
     "codegen_spans": (lambda: PROGRAM.codegen_spans, ()),
 }
-REFUSED = frozenset(("timed", "measure", "bind", "step", "finish"))
+REFUSED = frozenset(("timed", "measure", "meshed", "donating", "bind", "step", "finish"))
 
 
 @pytest.mark.parametrize("cls", [Backend, KernelBackend, Program, Serializer, Timed])

@@ -13,11 +13,14 @@ import rlx
 from bench import cache, page, results_file
 from bench.conductor import Measured, Row
 from bench.large import case_of
+from bench.lm import page as lm_page
+from bench.lm.worker import read, written
 from bench.machine import description
 from bench.rooflines import LEFT_OUT, graph_of
 from bench.table import Line, lines, text
 from bench.workload import Workload, errors
 from bench.workloads import chosen, dense, llama, minilm, resnet, spectral
+from rlx.lm.bench import workloads_of
 from rlx.ops.op import table
 
 ENCODER = minilm.Size(layers=2, width=16, heads=2, hidden=24, words=60, places=12)
@@ -144,3 +147,25 @@ def a_run(date: str, made: list[Line]) -> dict[str, Any]:
         "workloads": {"B_tiny": {"about": "three layers", "floor_us": 0.05}},
         "lines": [line.as_dict() for line in made],
     }
+
+
+def test_the_page_of_language_models_has_a_row_for_each_workload() -> None:
+    made = [
+        {"file": "a.gguf", "test": test, "threads": n, "rates": {"rlx": 30.0 * n, "llama.cpp": 20},
+         "ratios": {"llama.cpp": 1.5 * n}}
+        for n in (1, 2) for test in ("pp128", "tg64")
+    ]  # fmt: skip
+    kl = [(2e-3, 1e-4), (3e-3, 1e-4)]
+    found = lm_page.text({
+        "machine": description(), "versions": {"rlx": "1"}, "rows": made[:-1],
+        "predictions": [{"file": "a.gguf", "tokens": 64, "exact": 1e-6, "kl": kl}],
+    })  # fmt: skip
+    assert "| a.gguf | pp128 | 30 | 20 | 1.50 | 60 | 20 | 3.00 |" in found
+    assert "| a.gguf | tg64 | 30 | 20 | 1.50 |  |  |  |" in found
+    assert "| a.gguf | 64 | 1.0e-06 | 2.00e-03 ± 1e-04 | 3.00e-03 ± 1e-04 |" in found
+
+
+def test_workloads_of_language_models_are_read_as_they_were_written() -> None:
+    tests = workloads_of([128, 0], [64], [0, 2048], [1, 8])
+    assert len(tests) == 8
+    assert [read(written(test)) for test in tests] == tests

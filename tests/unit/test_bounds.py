@@ -68,6 +68,19 @@ def test_the_error_of_a_call_names_the_model_and_its_largest_value() -> None:
 
 
 @pytest.mark.usefixtures("_small")
+def test_the_largest_value_has_the_size_of_the_call() -> None:
+    graph = rlx.Graph("wide")
+    rows = rlx.Dim("rows")
+    x = graph.input("x", rlx.Shape([rows, 1]))
+    graph.set_outputs([graph.expand(x, dims=(rows, 1024))])
+    exe = rlx.compile(graph, "reference", cache=False)
+    count = 2 * MEMORY // 4096
+    for call in (exe, lambda x: exe.submit(x).result()):
+        with pytest.raises(MemoryError, match=rf"^wide: .* at test_.*, {count * 4096:,} bytes\.$"):
+            call(np.zeros((count, 1), np.float32))
+
+
+@pytest.mark.usefixtures("_small")
 def test_an_op_on_arrays_is_bounded_too() -> None:
     with pytest.raises(rlx.Error, match="tile takes"):
         rlx.ops.tile(np.ones(1, np.float32), repeats=(BIG,))

@@ -19,6 +19,7 @@ from rlx.backends.cpu.runtime.code_cache import cached_blob
 from rlx.core import disk_cache as caches
 from rlx.core.disk_cache import MAX_BYTES, Cache, key_of
 from rlx.core.sections import Sections, packed
+from tests.patience import PATIENCE_S
 
 HEAD = {"kind": "test", "list": [1, "é", None]}
 PARTS: dict[str, bytes | memoryview] = {"a": b"x" * 1000, "empty": b"", "b": memoryview(b"yz")}
@@ -104,7 +105,7 @@ def test_a_manifest_that_is_none(manifest: bytes) -> None:
 
     lengths = sections._LENGTHS.pack(40 + len(manifest), len(manifest))
     digest = bytes.fromhex(sections._hash([lengths, manifest]))
-    whole = sections._MAGIC + lengths + digest + manifest
+    whole = sections.MAGIC + lengths + digest + manifest
     with pytest.raises(rlx.Error, match="file is damaged: its manifest"):
         Sections.of("file", memoryview(whole))
 
@@ -265,7 +266,7 @@ def test_keys_differ_by_part_and_by_the_code_of_rlx(monkeypatch: pytest.MonkeyPa
     assert key_of("a", "b") == key_of("a", "b")
     assert len({key_of("a", "b"), key_of("ab"), key_of("b", "a")}) == 3
     before = key_of("a")
-    monkeypatch.setattr(caches, "_code", lambda: "edited")
+    monkeypatch.setattr(caches, "code_stamp", lambda: "edited")
     assert key_of("a") != before
 
 
@@ -308,7 +309,7 @@ def test_many_processes_share_a_folder(tmp_path: Path) -> None:
     started = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(i)]) for i in range(4)
     ]
-    assert [p.wait(60) for p in started] == [0] * 4
+    assert [p.wait(PATIENCE_S) for p in started] == [0] * 4
     cache = Cache(tmp_path, 40_000)
     assert 0 < cache.size_bytes <= 40_000
     assert not list(tmp_path.glob("*.tmp"))

@@ -158,3 +158,32 @@ def test_what_a_strided_slice_leaves_is_never_negative(start: int, step: int) ->
     assert provably_le(0, b * size)
     assert provably_le(4 * b * size, (4 * b * size + 63) // 64 * 64)
     assert provably_le(0, (4 * b * size + 63) // 64 * 64)
+
+
+def test_a_maximum_takes_in_what_is_added_to_it() -> None:
+    """max(a + c, b + c) = c + max(a, b), so a + max(b - a, 0) is max(a, b)."""
+    n, h, k = Dim("n"), Dim("h", 1), Dim("k")
+    assert n + dim_max(256 - n, 0) == dim_max(256, n)
+    assert dim_max(256, n) - n == dim_max(256 - n, 0)
+    assert n - dim_min(n, h) == -dim_min(h - n, 0)
+    assert h * n + h * dim_max(256 - n, 0) == h * dim_max(256, n)
+    assert 3 * n + 2 * dim_max(k - n, 0) == n + 2 * dim_max(k, n)
+    assert dim_max(n, 5) - 5 == dim_max(n - 5, 0)
+    assert dim_max(256 - n, 0).bounds == (0, 256)
+
+
+def test_sums_of_maxima_have_one_form() -> None:
+    """Whatever the order in which terms are added, and whatever is added and taken off again."""
+    rng = random.Random(5)
+    n, m = Dim("n"), Dim("m", 0, 9)
+    for _ in range(300):
+        cases = [rng.choice([dim_max, dim_min])(some(rng, n) - m, some(rng, m)) for _ in range(3)]
+        terms = [*(rng.choice([-2, -1, 1, 3]) * c for c in cases), rng.randint(-3, 3) * n, -m, 4]
+        total = sum(terms, 0)
+        rng.shuffle(terms)
+        moved = some(rng, n) + rng.choice(cases)
+        for same in (sum(terms, 0), total + moved - moved, moved + total - moved):
+            assert same == total
+            assert str(same) == str(total)
+        for sizes in ({"n": 0, "m": 0}, {"n": 7, "m": 3}, {"n": 300, "m": 9}):
+            assert evaluate(total, sizes) == sum(evaluate(t, sizes) for t in terms)

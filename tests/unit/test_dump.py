@@ -8,7 +8,7 @@ import pytest
 
 import rlx
 from rlx.__main__ import main
-from rlx.backends.base import find_backend
+from rlx.backends.registry import find_backend
 from rlx.pipeline import PASSES
 
 

@@ -13,16 +13,21 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.base import target_of
+from rlx.backends.registry import target_of
 from rlx.cli.explain import _times_kernels  # pyright: ignore[reportPrivateUsage]
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
+from rlx.cost.decision import Decision
 from rlx.explain.html import facts_of
+from rlx.explain.kernel_notes import priced_split
+from rlx.explain.naming import clipped, layers_of, merged, place_text
 from rlx.explain.report import Report
+from rlx.explain.shapes import sized
 from rlx.explain.text import lines_of, report_text, sections
 from rlx.explain.trace import CALLS, Event, Trace
 from rlx.ir.mir import Graph, Origin
+from rlx.passes.fusion.reasons import HINTS
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
 
@@ -210,7 +215,7 @@ def test_live_buffers_do_not_overlap_in_the_timeline() -> None:
 def test_explaining_changes_no_code() -> None:
     exe = [rlx.compile(by_hand(), "cpu", cache=False) for _ in range(2)]
     exe[0].explain()
-    blobs = [e._program.artefact.blob.to_bytes() for e in exe]  # pyright: ignore
+    blobs = [e.loaded.program.artefact.blob.to_bytes() for e in exe]  # pyright: ignore
     assert blobs[0] == blobs[1]
 
 
@@ -225,13 +230,13 @@ def test_text_has_every_section_and_groups_layers_alike() -> None:
     text = str(report(encoder().lower().graph))
     assert "×2" in text
     text = str(report(by_hand()))
-    for title in ("advice:", "decisions:", "rules:", "kernels:"):
+    for title in ("advice:", "decisions:", "rewrites:", "kernels by predicted time:"):
         assert title in text
 
 
 def test_text_lists_what_matters_and_counts_the_rest() -> None:
     told = report(encoder().lower().graph)
-    lines = lines_of(told.decisions)
+    lines = lines_of(d for d in told.decisions if d.kind != "schedule")
     short, whole = report_text(told, 2), report_text(told, None)
     (listed,) = (s for s in sections(told, 2) if s.title == "decisions")
     assert len(listed.rows) == 2
@@ -447,6 +452,76 @@ def test_the_parts_of_a_kernel_are_one_span_of_the_page() -> None:
     (track,) = facts["trace"][0]["tracks"]
     assert [s["parts"] for s in track["spans"]] == [500, 3, 2]
     assert [s["ns"] for s in track["spans"]] == [999, 5, 3]
+
+
+def test_notebooks_show_reports_and_programs() -> None:
+    """Summaries in HTML of elements that are closed, in which names are text."""
+    g = Graph("net <b>")
+    x = g.input("x <i>", Shape([8, 16]))
+    with g.scope(Origin("block", "layer.0 <u>")):
+        g.set_outputs({"y": ops.softmax(ops.matmul(x, g.param("w", Shape([16, 16]))), axis=-1)})
+    exe = rlx.compile(g, "cpu", params={"w": np.ones((16, 16), np.float32)})
+    for shown in (exe, exe.explain()):
+        html = shown._repr_html_()  # pyright: ignore[reportPrivateUsage]
+        assert "net &lt;b&gt; on cpu" in html
+        assert "x &lt;i&gt;" in html
+        assert not re.search(r"<[biu]>(?!net)", html)
+        for tag in ("div", "p", "table", "tr", "td", "details"):
+            assert len(re.findall(f"<{tag}[ >]", html)) == html.count(f"</{tag}>"), tag
+    assert "kernels per call" in exe.explain()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert exe.explain().to_html().rstrip().endswith("</html>")
+
+
+def test_layers_are_found_in_names() -> None:
+    """Blocks as they are, paths up to the number that repeats most, else runs of nodes."""
+    blocks = [["block encoder.layer.0", "block attention"], ["block encoder.layer.1"], ["line 3"]]
+    assert layers_of(blocks) == ["encoder.layer.0", "encoder.layer.1", ""]
+    paths = [[f"onnx /model.0/layer.{i}/attention/MatMul_{i}"] for i in range(3)]
+    assert layers_of(paths) == [f"model.0/layer.{i}" for i in range(3)]
+    flat = [[f"onnx /Conv_{i}"] for i in range(100)]
+    found = layers_of(flat)
+    assert found[0] == found[8] == "0–8"
+    assert found[99] == "99"
+    assert layers_of(flat[:9]) == [""] * 9
+
+
+def test_names_that_differ_in_numbers_are_one() -> None:
+    assert merged(["layer.0/MatMul_3", "layer.1/MatMul_9"]) == "layer.0–1/MatMul_3…9"
+    assert merged(["layer.7"]) == "layer.7"
+    assert place_text(["net.py:4", "onnx /Conv_2"]) == "/Conv_2, net.py:4"
+    assert place_text(["add at net.py:4, block layer.0"]) == "add at layer.0"
+    assert clipped("matmul at /a/very/long/path/MatMul", 24) == "matmul at …/path/MatMul"
+
+
+def test_formulas_of_dims_are_shown_as_sizes() -> None:
+    g = Graph("sizes")
+    n = rlx.Dim("n", 1, 64)
+    g.set_outputs([ops.exp(ops.concat([g.input("x", Shape([n, 8]))] * 2, axis=0))])
+    told = report(g, options=FusionOptions(sizes={"n": 7}))
+    shown = sized(told)
+    assert shown("f32[2*n, 8], i64[n, min(3, n), (n + 1)//2]") == "f32[14, 8], i64[n, 3, 4]"
+    assert shown("f32[m//2, a b]") == "f32[m//2, a b]"
+    assert "f32[14, 8]" in str(told)
+
+
+@pytest.mark.parametrize("verdict", [True, False])
+def test_a_verdict_against_its_price_says_why(verdict: bool) -> None:
+    """Where a kernel's schedule and the roofline disagree, the reason has both."""
+    made = Decision("", "split_work", (), verdict, "so many tasks", kind="schedule")
+    with_it, against = (priced_split(made, ns if verdict else -ns) for ns in (9.0, -9.0))
+    assert with_it.reason == "so many tasks"
+    assert against.reason.startswith("so many tasks")
+    assert "by bytes and FLOP alone" in against.reason
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "wgpu"])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_verdict_contradicts_its_price_in_silence(name: str, target: str) -> None:
+    """What is taken at a loss, or refused at a gain, says so, or names what makes it impossible."""
+    for d in report(MODELS[name](), target).decisions:
+        if d.predicted_ns and d.verdict != (d.predicted_ns > 0):
+            known = ("by bytes and FLOP alone", "all the same", *HINTS)
+            assert any(k in d.reason for k in known), (d.what, d.reason)
 
 
 def test_every_key_of_the_json_is_documented() -> None:

@@ -17,6 +17,7 @@ import rlx
 from rlx.__main__ import main
 from rlx.core.files import HeldFile, opened, writing
 from rlx.explain.trace import Trace
+from tests.patience import PATIENCE_S
 
 # -- writing ---------------------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ def test_what_happens_to_a_file_later_changes_nothing(kind: str, how: str, tmp_p
     made = rlx_file(tmp_path) if kind == "rlx" else onnx_file(tmp_path, kind == "external")
     script = AFTER.replace("WIDTH", str(WIDTH))
     command = [sys.executable, "-c", script, *map(str, made), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 

@@ -157,7 +157,7 @@ def test_fusable_swiglu_ffn() -> None:
     h = ops.matmul(x, up) * ops.silu(ops.matmul(x, gate))
     g.set_outputs([ops.matmul(h, down)])
     assert len(g.order()) == 9
-    for target in ("cpu", "metal", "mlx", "wgpu"):
+    for target in ("cpu", "metal", "wgpu"):
         made, decisions = fused(g, target)
         assert ops_within(made).count("fused_swiglu") == 1
         assert all(d.verdict for d in decisions)
@@ -266,7 +266,7 @@ def test_joined_products_as_outputs_are_copies_and_priced_so() -> None:
 def test_a_target_without_strides_refuses_to_join() -> None:
     _, decisions = fused(projections(), "tpu")
     (reason,) = refusals(decisions, "fuse_shared_input_matmul")
-    assert "less than" in reason
+    assert "would cost" in reason
 
 
 def test_per_call_weights_are_no_candidates() -> None:

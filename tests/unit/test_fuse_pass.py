@@ -11,6 +11,7 @@ import rlx
 from rlx import ops
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.cost.target import Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
@@ -18,8 +19,10 @@ from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.report import FusionReport
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from tests.unit.fusing import (
+    FEW_KERNELS,
     TARGETS,
     WITH_ATTENTION_BLOCK,
+    WITH_REGIONS,
     fuse,
     fused,
     inputs,
@@ -65,7 +68,7 @@ def close(before: Graph, after: Graph) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=8 * 2**-23 * 100)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WITH_REGIONS)
 def test_a_transformer_layer(target: str) -> None:
     g = layer()
     ctx = Context.of(target)
@@ -194,9 +197,9 @@ def concatenated(order: tuple[int, ...], bias: bool, act: str | None) -> Graph:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("act", [None, "relu"])
-@pytest.mark.parametrize("target", ["cpu", "cuda", "metal", "tpu"])
+@pytest.mark.parametrize("target", ["cpu", "cuda", "metal", FEW_KERNELS])
 def test_products_of_one_value_concatenated_are_one_product(
-    order: tuple[int, ...], bias: bool, act: str | None, target: str
+    order: tuple[int, ...], bias: bool, act: str | None, target: str | Target
 ) -> None:
     g = concatenated(order, bias, act)
     lir = rlx.CompilePipeline(target).compile(g).lir

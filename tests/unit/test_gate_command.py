@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bench.gate import judged, median_ratio
-from rlx.explain.measure_decisions import Measured, Measurement
+from rlx.explain.measure_decisions import Measurement
+from rlx.explain.measured import Measured
 
 
 def one(verdict: bool, predicted: float, measured: float, share: float) -> Measured:

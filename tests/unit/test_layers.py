@@ -13,22 +13,25 @@ import rlx
 
 LAYERS = (
     "core", "ops", "ir", "blocks", "rules", "cost", "plan", "passes", "kernel", "pipeline",
-    "backends", "explain", "runtime", "frontends", "fuzz", "cli",
+    "backends", "explain", "runtime", "frontends", "lm", "serve", "fuzz",
+    "cli",
 )  # fmt: skip
 """From the lowest: a module imports from its own layer and from those before it."""
-ABOVE_ALL = frozenset(("__init__", "__main__", "onnx_backend"))
-"""The public names, the command, and the interface for other people's test suites."""
+ABOVE_ALL = frozenset(("__init__", "__main__", "onnx_backend", "torch"))
+"""The public names, those for PyTorch, the command, and the interface for other people's test
+suites."""
 BELOW_ALL = frozenset(("_version",))
 FOR_ANNOTATIONS = {
     ("ops", "ir"): "what an op's build and lowering are given",
     ("ir", "cost"): "the target that a plan is for",
     ("ir", "passes"): "the options that a bundle is compiled with",
-    ("ir", "runtime"): "the session that a bundle is compiled by",
+    ("ir", "runtime"): "the session that a bundle is compiled by, and what it gives",
     ("explain", "runtime"): "the executable that is measured",
-    ("runtime", "frontends"): "the model that is specialised for each call",
+    ("runtime", "frontends"): "what a compiled module of PyTorch is",
 }
 """Imports that only type checkers read may name what is above, for these reasons."""
 LAZY = {
+    "runtime/session.py": ("frontends", "a path is loaded by the front end of its format"),
     "cost/targets.py": ("backends", "documented targets claim the kernels that are registered"),
 }
 """Modules that import from a layer above them when a function is called, and why."""

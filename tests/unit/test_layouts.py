@@ -94,3 +94,28 @@ def test_what_is_laid_out_keeps_the_users_names() -> None:
     kernels = [n for n in lir.plan.schedule if n.op == "region"]
     assert kernels
     assert all(n.origins for n in kernels)
+
+
+@pytest.mark.parametrize("kind", ["nearest", "conv_transpose"])
+def test_upsampled_images_keep_their_layout(kind: str) -> None:
+    """Both merge axes of a copy or of phases into those of the image: channels keep unit stride."""
+    g = Graph("up")
+    x, w = g.input("x", (1, 16, 9, 8)), g.param("w", (16, 16, 3, 3))
+    first = ops.relu(ops.conv(x, w, padding=(1, 1, 1, 1)))
+    if kind == "nearest":
+        cut = ops.reshape(first, dims=(1, 16, 9, 1, 8, 1))
+        wide = ops.reshape(ops.expand(cut, dims=(1, 16, 9, 2, 8, 2)), dims=(1, 16, 18, 16))
+    else:
+        wide = ops.conv_transpose(first, g.param("u", (16, 16, 2, 2)), stride=(2, 2))
+    g.set_outputs([ops.mean(ops.conv(wide, w, padding=(1, 1, 1, 1)), axes=(2, 3))])
+    lir = CompilePipeline(CpuBackend().target()).compile_graph(g).lir
+    require_sound(lir)
+    assert not [k.label for k in lir.plan.schedule if k.op == "reshape" and k.shape.rank == 4
+                and k.shape.dims[1] == 16 and k.shape.dims[2:] == (18, 16)]  # fmt: skip
+    given = {n.attrs["name"]: np.random.default_rng(0).normal(size=n.shape.static_dims) for n in
+             (*g.inputs, *g.params)}  # fmt: skip
+    arrays = {k: v.astype(np.float32) for k, v in given.items()}
+    params = {k: arrays[k] for k in arrays if k != "x"}
+    got = rlx.compile(g, target="cpu", params=params)(arrays["x"])
+    want = rlx.compile(g, target="reference", params=params)(arrays["x"])
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()  # sums of 144 in another order

@@ -19,7 +19,16 @@ from rlx.passes import legalise as module
 from rlx.passes.context import Context
 from rlx.passes.legalise import DispatchReport, dispatch, legalise, require_legal
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from tests.unit.fusing import LIMITED, TARGETS, inputs, ops_in, ops_within, params, values
+from tests.unit.fusing import (
+    FEW_KERNELS,
+    LIMITED,
+    TARGETS,
+    inputs,
+    ops_in,
+    ops_within,
+    params,
+    values,
+)
 
 
 def graph(*outputs: Any) -> Graph:
@@ -59,7 +68,7 @@ def test_what_the_target_has_stays() -> None:
 
 
 def test_an_op_without_a_kernel_is_lowered_and_logged() -> None:
-    ctx = context("tpu")
+    ctx = context(FEW_KERNELS)
     made = legal(norm(), ctx)
     assert "rms_norm" not in ops_in(made)
     assert [d.what for d in ctx.log.decisions] == ["lower"]
@@ -70,7 +79,7 @@ def test_lowerings_nest() -> None:
     """A fused op becomes a norm, which becomes its primitives."""
     g = Graph("nested")
     x, r = inputs(g, x=(4, 6), r=(4, 6))
-    made = legal(graph(ops.fused_residual_rms_norm(x, r, eps=1.0)), context("tpu"))
+    made = legal(graph(ops.fused_residual_rms_norm(x, r, eps=1.0)), context(FEW_KERNELS))
     assert not {"rms_norm", "fused_residual_rms_norm"} & set(ops_in(made))
 
 
@@ -79,7 +88,7 @@ def test_a_lowering_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatc
     g = Graph("nested")
     x, r = inputs(g, x=(4, 6), r=(4, 6))
     with pytest.raises(Error, match="does not end after 1 rounds"):
-        legalise(graph(ops.fused_residual_rms_norm(x, r)), context("tpu"))
+        legalise(graph(ops.fused_residual_rms_norm(x, r)), context(FEW_KERNELS))
 
 
 def test_several_results_are_lowered_item_by_item() -> None:
@@ -105,15 +114,29 @@ def test_a_dtype_that_does_not_exist_is_named() -> None:
     with pytest.raises(UnsupportedError) as caught:
         legalise(graph(ops.exp(x)), context("wgpu"))
     text = str(caught.value)
-    assert "signal" in text
+    assert text.startswith("exp at test_legalise.py")
     assert "wgpu" in text
     assert "64-bit floats" in text
     assert "another target" in text
 
 
+def test_nodes_that_are_refused_alike_share_a_line() -> None:
+    g = Graph("double")
+    x = ops.exp(g.input("signal", Shape((4,), DType.F64)))
+    for _ in range(3):
+        x = ops.exp(x)
+    with pytest.raises(UnsupportedError) as caught:
+        legalise(graph(x), context("wgpu"))
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("4 nodes: target wgpu cannot run them")
+    assert len(lines) == 2
+    assert "(×3)" in lines[1], "nodes of one line of the model"
+    assert lines[1].count("64-bit floats") == 1
+
+
 def test_require_legal_catches_what_a_pass_left() -> None:
     with pytest.raises(UnsupportedError, match="rms_norm"):
-        require_legal(norm(), context("tpu"))
+        require_legal(norm(), context(FEW_KERNELS))
 
 
 # -- policy ---------------------------------------------------------------------------------------
@@ -135,9 +158,9 @@ def test_force_common_by_name() -> None:
 def test_force_native_is_an_error_where_a_node_would_be_lowered() -> None:
     assert legal(norm(), context("cpu", mode="force_native"))
     with pytest.raises(UnsupportedError, match="force_native"):
-        legalise(norm(), context("tpu", mode="force_native"))
+        legalise(norm(), context(FEW_KERNELS, mode="force_native"))
     with pytest.raises(UnsupportedError, match="listed in force_native"):
-        legalise(norm(), context("tpu", force_native={"rms_norm"}))
+        legalise(norm(), context(FEW_KERNELS, force_native={"rms_norm"}))
 
 
 def test_the_native_list_wins_over_all() -> None:
@@ -146,14 +169,14 @@ def test_the_native_list_wins_over_all() -> None:
 
 
 def test_the_report_says_what_runs_how() -> None:
-    report = DispatchReport.of(norm(), context("tpu"))
+    report = DispatchReport.of(norm(), context(FEW_KERNELS))
     assert [(r.op, r.path, r.count) for r in report.rows] == [("rms_norm", "lowered", 1)]
     assert report.count("native") == 0
     assert "rms_norm" in str(report)
     assert "lowered" in str(report)
     node = norm().outputs[0]
     assert dispatch(node, context("cpu")).path == "native"
-    assert dispatch(node, context("tpu", mode="force_native")).path == "unsupported"
+    assert dispatch(node, context(FEW_KERNELS, mode="force_native")).path == "unsupported"
 
 
 # -- control flow ---------------------------------------------------------------------------------
@@ -170,11 +193,11 @@ def branch() -> Graph:
     return graph(*ops.if_(pred, a, then=then, else_=other))
 
 
-@pytest.mark.parametrize("target", [*TARGETS, LIMITED])
+@pytest.mark.parametrize("target", [*TARGETS, LIMITED, FEW_KERNELS])
 def test_bodies_are_legal_too(target: str | Target) -> None:
     made = legal(branch(), context(target))
     assert ("if" in ops_in(made)) == (target is not LIMITED)
-    assert ("rms_norm" in ops_within(made)) == (target != "tpu")
+    assert ("rms_norm" in ops_within(made)) == (target is not FEW_KERNELS)
 
 
 def test_a_loop_the_target_runs_is_lowered_by_name_only() -> None:

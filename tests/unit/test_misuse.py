@@ -36,6 +36,17 @@ def graph() -> rlx.Graph:
     return g
 
 
+def stateful() -> rlx.StateSession:
+    g = rlx.Graph("kept")
+    x, n = g.input("x", [1, 2]), g.state("n", [], rlx.DType.I64)
+    rows = g.state("rows", [3, rlx.Dim("k", 1, 9), 2])
+    at = g.input("at", [3], rlx.DType.I64)
+    kept = g.append(rows, g.tile(g.reshape(x, (1, 1, 2)), repeats=(3, 1, 1)), at, axis=1)
+    g.assign(n, g.add(n, 1))
+    g.set_outputs({"y": g.sum(kept)})
+    return rlx.compile(g, "cpu", cache=False).session(k=4, history=9)
+
+
 def module() -> rlx.HirModule:
     m = rlx.HirModule("m")
     m.set_outputs([m.exp(m.input("x", rlx.Shape([2])))])
@@ -48,10 +59,11 @@ def fresh(method: str) -> Callable[..., Any]:
 
 
 EXE = rlx.compile(graph(), "cpu", cache=False, params=PARAMS)
+KEPT, ROW = stateful(), {"x": np.ones((1, 2), np.float32), "at": np.zeros(3, np.int64)}
 PIPELINE, SESSION = rlx.CompilePipeline(), rlx.Session("reference", cache=False)
 PROFILE = rlx.profile_graph_io(graph())
 NODE = EXE.lir.mir.graph.outputs[0]
-LEAF = {"name": "x", "shape": rlx.Shape([2])}
+LEAF = {"name": "x", "shape": rlx.Shape([2]), "dtype": None}
 REQUEST: dict[str, Any] = {
     "model": graph(), "threads": 1, "cache": False, "precision": None, "options": None,
     "params": PARAMS,
@@ -64,17 +76,43 @@ CALLS: dict[str, Call] = {
     "Session.compile": (
         SESSION.compile, {k: REQUEST[k] for k in ("model", "precision", "options", "params")},
     ),
-    "load": (rlx.load, {"path": "m.rlx", "threads": 1}),
-    "load of text": (rlx.load, {"path": "m.ir", "threads": 1}),
+    "load": (rlx.load, {"source": "m.rlx", "threads": 1}),
+    "load of text": (rlx.load, {"source": "m.ir", "threads": 1}),
+    "InferenceSession": (rlx.InferenceSession, {
+        "path_or_bytes": "m.rlx", "sess_options": None, "providers": ["CPUExecutionProvider"],
+    }),
+    "InferenceSession.run": (
+        lambda names, feed: rlx.InferenceSession("m.rlx").run(names, feed),
+        {"names": None, "feed": {"x": X}},
+    ),
+    "threads": (rlx.threads, {"most": 2}),
     "save": (rlx.save, {"model": graph(), "path": "a.ir"}),
     "export_web": (
         rlx.export_web,
-        {"model": graph(), "folder": "web", "params": PARAMS, "options": None, "has_f16": False},
+        {
+            "model": graph(), "folder": "web", "params": PARAMS, "options": None, "has_f16": False,
+            "engines": ("wasm",), "inputs": None,
+        },
     ),
+    "Executable.session": (
+        lambda history, k: rlx.Executable(KEPT._loaded).session(history=history, k=k),  # pyright: ignore[reportPrivateUsage]
+        {"history": 1, "k": 3},
+    ),
+    "StateSession.__call__": (lambda x, at: KEPT(x, at=at), ROW),
+    "StateSession.run": (KEPT.run, {"inputs": ROW, "outputs": ["y"], "out": None}),
+    "StateSession.state": (KEPT.state, {"name": "n"}),
+    "StateSession.set_state": (KEPT.set_state, {"name": "n", "value": np.array(3)}),
+    "StateSession.rewind": (lambda calls: [KEPT(**ROW), KEPT.rewind(calls)], {"calls": 1}),
+    "StateSession.shift_rows": (KEPT.shift_rows, {"entry": 0, "first": 1, "count": 2}),
+    "StateSession.copy_rows": (KEPT.copy_rows, {"source": 0, "target": 1, "count": 2}),
+    "StateSession.save": (KEPT.save, {"path": "s.rlx"}),
+    "StateSession.load": (lambda path: [KEPT.save("s.rlx"), KEPT.load(path)], {"path": "s.rlx"}),
     "Executable.save": (EXE.save, {"path": "a.rlx", "weights": True}),
     "Executable.set_params": (EXE.set_params, {"params": PARAMS}),
-    "Executable.run": (EXE.run, {"inputs": {"x": X}}),
+    "Executable.run": (EXE.run, {"inputs": {"x": X}, "outputs": ["y"], "out": None}),
     "Executable.__call__": (lambda x, out: EXE(x, out=out), {"x": X, "out": None}),
+    "Executable.__call__ by keyword": (lambda x, out: EXE(x=x, out=out), {"x": X, "out": None}),
+    "Executable.submit": (lambda x: EXE.submit(x=x).result(), {"x": X}),
     "Executable.memory": (EXE.memory, {"n": 3}),
     "Executable.explain": (EXE.explain, {
         "inputs": [X], "measure": False, "most": 1, "seconds": 0.01, "progress": None,
@@ -83,7 +121,6 @@ CALLS: dict[str, Call] = {
     "Executable.trace": (EXE.trace, {"inputs": [X], "calls": 1}),
     "Executable.arrays": (EXE.arrays, {"inputs": [X]}),
     "Executable.sizes": (EXE.sizes, {"inputs": [X]}),
-    "Executable.rebuilt": (EXE.rebuilt, {"result": EXE.result}),
     "CompilePipeline": (rlx.CompilePipeline, {
         "target": "cpu", "options": None, "alignment": 64, "assert_fusion_clean": False,
     }),
@@ -96,6 +133,7 @@ CALLS: dict[str, Call] = {
     "CompileResult.specialize": (EXE.result.specialize, {"binding": {"n": 3}}),
     "Graph": (rlx.Graph, {"name": "g"}),
     "Graph.input": (fresh("input"), LEAF),
+    "Graph.state": (fresh("state"), {**LEAF, "init": 1.0}),
     "Graph.param": (fresh("param"), LEAF),
     "Graph.constant": (fresh("constant"), {"value": 1}),
     "Graph.node": (fresh("node"), {"op": "constant", "inputs": (), "attrs": {"value": X}}),
@@ -176,7 +214,8 @@ NO_CALL = {
     "GraphIoProfile", "LirModule", "CompileResult", "Node", "Error", "GraphError",
     "UnsupportedError", "FusionPolicy", "FusionTarget", "GraphStage", "Phase", "DType",
     "BufferPlan", "Executable", "IoManifest", "Layout", "Slot", "Space", "View", "__version__",
-    "explain", "ops", "sym",
+    "explain", "ops", "sym", "lm", "torch",
+    "from_pretrained",  # needs torch: tests/torch
 }  # fmt: skip
 """Values that rlx gives, enumerations, errors and modules: nobody calls them with arguments."""
 

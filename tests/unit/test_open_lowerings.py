@@ -17,6 +17,7 @@ IMAGE, SEQUENCE = (8, 9, 11), (0, 1, 5)
 """Sizes of n: an image holds its window, a sequence may be empty."""
 WINDOW = {"stride": (2, 3), "padding": (1, 0, 1, 0)}
 POOL = {**WINDOW, "kernel": (3, 2)}
+CORNERS = {"coordinate_mode": "asymmetric", "nearest_mode": "floor"}
 BOTH = {"direction": "bidirectional", "extras": ("bias", "lengths", "initial_h")}
 HEADS = {"num_heads": 4, "kv_heads": 2}
 CASES = [
@@ -28,6 +29,9 @@ CASES = [
     ("avg_pool", [(B, 2, N, 9)], {**POOL, "ceil": True}),
     ("lp_pool", [(B, 2, N, 9)], POOL),
     ("max_pool_with_indices", [(B, 2, N, 9)], {**POOL, "ceil": True, "column_major": True}),
+    ("resize", [(B, 2, N, 9)], {"scales": (2.0, 3.0)}),
+    ("resize", [(B, N, N, 9)], {**CORNERS, "scales": (3.0, 0.5), "axes": (2, 3)}),
+    ("resize", [(B, 2, N)], {**CORNERS, "sizes": (4 * N,)}),
     ("global_avg_pool", [(B, 2, N, 9)], {}),
     ("global_max_pool", [(B, 2, N, 9)], {}),
     ("instance_norm", [(B, 2, N, 9)], {}),

@@ -23,8 +23,11 @@ from rlx.passes.fusion.regions import region_match
 from rlx.passes.options import FusionOptions
 from tests.effort import tries
 from tests.unit.fusing import (
+    ELEMENTWISE_REGIONS,
+    FEW_KERNELS,
     LIMITED,
     TARGETS,
+    WITH_REGIONS,
     fuse,
     fused,
     inputs,
@@ -50,7 +53,7 @@ def body_ops(g: Graph) -> list[list[str]]:
 # -- what belongs together ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", WITH_REGIONS)
 def test_two_chains_that_meet_are_one_region(target: str) -> None:
     g = Graph("meet")
     a, b, c, d = inputs(g, a=(8, 16), b=(8, 16), c=(8, 16), d=(8, 16))
@@ -90,14 +93,14 @@ def test_a_chain_of_movements_between() -> None:
     (x,) = inputs(g, x=(4, 6))
     y = ops.exp(ops.transpose(x, perm=(1, 0)))
     assert ops_in(fused(graph(y), "cpu")[0]) == ["transpose", "exp"]
-    assert body_ops(fused(graph(y), "tpu")[0]) == [["transpose", "exp"]]
+    assert body_ops(fused(graph(y), FEW_KERNELS)[0]) == [["transpose", "exp"]]
 
 
 def test_a_movement_never_reads_what_its_kernel_computes() -> None:
     g = Graph("turned")
     (x,) = inputs(g, x=(6, 6))
     y = ops.exp(x)
-    made, _ = fused(graph(y + ops.transpose(y, perm=(1, 0))), "tpu")
+    made, _ = fused(graph(y + ops.transpose(y, perm=(1, 0))), FEW_KERNELS)
     assert body_ops(made) == [["transpose", "add"]]
 
 
@@ -159,9 +162,9 @@ def test_a_reduced_value_lies_along_another_axis() -> None:
 
 
 def test_a_target_of_elementwise_regions_leaves_rows_alone() -> None:
-    g = Graph("mlx")
+    g = Graph("rows")
     (x,) = inputs(g, x=(4, 6))
-    made, _ = fused(graph(ops.softmax(ops.exp(x) * 2.0)), "mlx")
+    made, _ = fused(graph(ops.softmax(ops.exp(x) * 2.0)), ELEMENTWISE_REGIONS)
     assert ops_in(made) == ["elementwise_region", "softmax"]
 
 

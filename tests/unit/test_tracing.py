@@ -79,7 +79,7 @@ def test_nodes_know_the_line():
     [
         (scaled, [ROW], "missing a required argument: 'y'"),
         (scaled, [ROW, ROW, ROW], "too many positional arguments"),
-        (scaled, [ROW, 2.0], "y is 2.0, expected an array or a rlx.Shape"),
+        (scaled, [ROW, 2.0], "y: got 2.0 by position, expected an array or a rlx.Shape"),
         (lambda x: None, [ROW], "returned None"),
         (lambda x: (), [ROW], "returned nothing"),
         (lambda x: {"a": "b"}, [ROW], "returned 'b'"),
@@ -167,8 +167,8 @@ def test_jit_takes_the_options_of_compile():
 def test_jit_refuses_what_it_cannot_key():
     jitted = rlx.jit(scaled)
     x = np.zeros(3, np.float32)
-    with pytest.raises(rlx.GraphError, match=r"keyword 'times' is .* Arrays are given by position"):
-        jitted(x, x, times=np.ones(3))
+    with pytest.raises(rlx.GraphError, match=r"keyword 'times' is .* Give an array"):
+        jitted(x, x, times={1, 2})
     with pytest.raises(rlx.GraphError, match=r"got 2.0 by position"):
         jitted(x, 2.0)
 
@@ -248,3 +248,41 @@ def test_no_op_compares_nodes_where_it_is_built(op: table.Op) -> None:
     made = op(*(g.input(f"xs{i}", s) for i, s in enumerate(shapes)), **case.attrs) if shapes else ()
     g.set_outputs(made if isinstance(made, tuple) else [made])
     assert traced is None or traced == g
+
+
+def test_bodies_keep_source_lines_where_the_graph_around_them_does():
+    def lines(graph):
+        c, xs = graph.input("c", ROW), graph.input("xs", rlx.Shape([5, 3]))
+        rlx.scan_loop(lambda c, x: (c + x, x), c, xs)
+        (loop,) = (n for n in graph.nodes if n.op == "scan")
+        return [o for n in loop.attrs["body"].order() for o in n.origins if o.kind == "line"]
+
+    assert all("test_tracing.py" in o.text for o in lines(rlx.Graph("written")))
+    assert lines(rlx.Graph("written"))
+    assert lines(rlx.Graph("imported").successor()) == []
+
+
+def test_arrays_may_be_keywords_and_parts_of_structures(caplog):
+    def net(params, x, *, scale=1.0, bias=None):
+        y = x
+        for layer in params["layers"]:
+            y = ops.relu(y @ layer["w"])
+        y = y if bias is None else y + bias
+        return {"y": y * scale, "rest": [y, (x, {params["name"]: x + 1})]}
+
+    eye, two = np.eye(2, dtype=np.float32), np.full((2, 3), 2, np.float32)
+    given = {"layers": [{"w": eye}, {"w": two}], "name": "more"}
+    x, bias = np.float32([[1, 2]]), np.float32([1, 2, 3])
+    jitted = rlx.jit(net)
+    made = jitted(given, x)
+    assert made["y"].tolist() == [[6, 6, 6]]
+    assert isinstance(made["rest"], list)
+    assert made["rest"][1][1]["more"].tolist() == [[2, 3]]
+    with caplog.at_level("INFO", "rlx"):
+        assert jitted(given, x=x, bias=bias, scale=2.0)["y"].tolist() == [[14, 16, 18]]
+    assert "net: compiled again: shapes or dtypes" in caplog.text
+    assert jitted(given, x)["y"].tolist() == [[6, 6, 6]]
+    assert jitted.compiled == 2
+    names = [n.attrs["name"] for n in jitted.graph(given, x).inputs]
+    assert names == ["params.layers.0.w", "params.layers.1.w", "x"]
+    assert list(jitted.graph(given, x).output_names) == ["y", "rest.0", "rest.1.0", "rest.1.1.more"]

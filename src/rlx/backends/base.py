@@ -1,4 +1,4 @@
-"""The backend protocol: what a target provides to run plans, and how its backend is found.
+"""The backend protocol: what a target provides to run plans.
 
 A backend is one object in one folder. It derives from `Backend`, and the programs that it loads
 from `Program`; every method exists on both, so that callers ask and never look for a name. What
@@ -11,16 +11,26 @@ to be done.
       target()           required              prepare(params, old)           required
       configured(...)    required              run(weights, inputs, outputs)  required
       compile(lir)       required              quick(weights)       None: there is only `run`
-      missing()          None: it runs here    step, finish         refused: phases run together
+      missing()          None: it runs here    exchange(...)        None: there is only `run`
+                                               streams_params       False: it takes arrays
+                                               step, finish         refused: phases run together
+      why_never_here()   None: what is missing can be installed
       devices()          (): it names none
+      call_path()        "": there is only one
       tuned(how)         itself                scratch_bytes(...)   0
+      meshed(mesh)       refused: one device   code_facts(sizes)    None: it does not say
+      donating(inputs)   refused: none
+      is_compile_only    False: it runs
+      asked_threads      None: its own choice
       runs_any_plan      False
       num_threads        1                     threads              1
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
       splits(lir, ...)   {}                    takes(value)         False: it is copied
       has_devices        False
+      updates_host_arrays  False
       times_kernels      False                 submit(...)          None: there is only `run`
+                                               states               arrays of the host
       timed(lir)         refused: no clock for kernels
       architecture       ""
       hardware           its architecture
@@ -47,32 +57,30 @@ runs a kernel, and what code that is:
 `target()` is data: what the compiler may leave to the backend, and what that costs. Passes and the
 planner read nothing else of a backend, so a plan does not depend on code that runs it.
 
-Built-in backends and third parties' are found alike, by name: an installed distribution lists a
-`Backend` object under its name in the entry point group `rlx.backends`.
+Backends are found by name (`backends/registry.py`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from rlx._version import __version__
-from rlx.core.errors import Error, UnsupportedError
+from rlx.backends.state_memory import HostStates, StateMemory
+from rlx.core.errors import UnsupportedError
 from rlx.core.tune import Tune
-from rlx.cost.target import FusionTarget, Target
+from rlx.cost.target import Target
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
+    from rlx.backends.code_facts import CodeFacts
     from rlx.backends.timing import CodegenSpan, Timed
     from rlx.core.disk_cache import Cache
+    from rlx.core.exchange import ExchangeCall
     from rlx.core.sections import Bytes, Sections
     from rlx.cost.calibrate import Numbers, Progress
     from rlx.cost.decision import Decision
@@ -80,16 +88,6 @@ if TYPE_CHECKING:
     from rlx.kernel.program.schedule import Schedule
     from rlx.kernel.program.select import Candidate
     from rlx.kernel.refusal import Refusal
-
-GROUP = "rlx.backends"
-BUILT_IN = {
-    "reference": "rlx.backends.reference",
-    "cpu": "rlx.backends.cpu.backend",
-    "cuda": "rlx.backends.cuda.backend",
-    "rocm": "rlx.backends.rocm.backend",
-    "metal": "rlx.backends.metal.backend",
-    "wgpu": "rlx.backends.wgpu.backend",
-}
 
 
 class Program(ABC):
@@ -100,6 +98,9 @@ class Program(ABC):
 
     interface: Interface
     """What it takes and gives."""
+    streams_params: ClassVar[bool] = False
+    """Does `prepare` take params one after the other, and hold no more of them than it needs? They
+    are `Params` then, and arrays otherwise."""
 
     @abstractmethod
     def prepare(self, params: Mapping[str, Array], old: Any | None) -> Any:
@@ -132,6 +133,18 @@ class Program(ABC):
         them, with less overhead; None where there is none."""
         return None
 
+    def exchange(
+        self, weights: Any, call: ExchangeCall, slow: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """A native function of objects of another library that gives such objects, and calls `slow`
+        where they are not as they should be; None where there is none."""
+        return None
+
+    @property
+    def states(self) -> StateMemory:
+        """Where sessions keep its states: `run` takes them behind the inputs, and updates them."""
+        return HostStates()
+
     def step(self, weights: Any, inputs: Sequence[Array]) -> tuple[list[Array | None], Any]:
         """SteadyState: the outputs that it computes, None for those of the Epilogue, and the state
         that the Epilogue begins with."""
@@ -146,6 +159,11 @@ class Program(ABC):
             f"{self.interface.name}: {type(self).__name__} does not run SteadyState and Epilogue "
             "separately. Call the executable as a whole."
         )
+
+    def code_facts(self, sizes: Mapping[str, int]) -> CodeFacts | None:
+        """What the compiler says of the code of a call, at these sizes of named dims; None where
+        it does not."""
+        return None
 
     def scratch_bytes(self, sizes: Mapping[str, int], arena_bytes: int) -> int:
         """What a call takes beside an arena of so many bytes, at these sizes of named dims."""
@@ -176,6 +194,10 @@ class Serializer(ABC, Generic[P]):
     @abstractmethod
     def stored(self, program: P) -> tuple[dict[str, Any], dict[str, Bytes]]:
         """A program as what JSON can hold, and sections of bytes."""
+
+    def kept(self, program: P) -> tuple[dict[str, Any], dict[str, Bytes]]:
+        """The same for the cache of this machine, which may hold what only runs here."""
+        return self.stored(program)
 
     @abstractmethod
     def opened(self, head: dict[str, Any], file: Sections) -> P:
@@ -216,6 +238,8 @@ class Backend(ABC):
     """Does it run plans that were made for other targets?"""
     has_devices: ClassVar[bool] = False
     """Is its variant the number of a device?"""
+    updates_host_arrays: ClassVar[bool] = False
+    """Do its programs take arrays of the host for states, and update them where they are?"""
     times_kernels: ClassVar[bool] = False
     """Has it a build of a plan that records the times of its kernels (`timed`)?"""
 
@@ -234,14 +258,50 @@ class Backend(ABC):
         """The backend with another search of schedules; itself where it searches none."""
         return self
 
+    def meshed(self, mesh: Any) -> Backend:
+        """The backend with each program split over a mesh of devices: names of axes → devices along
+        them, or the engine's own mesh."""
+        raise UnsupportedError(
+            f"target {self.name!r} runs a program on one device, and mesh={mesh!r} asks for "
+            "several. Leave it out, or use target='tpu'."
+        )
+
+    def donating(self, inputs: Collection[str]) -> Backend:
+        """The backend whose calls may write results over these inputs, where they are arrays of the
+        device: whoever gives them does not read them again."""
+        raise UnsupportedError(
+            f"target {self.name!r} writes no results over inputs, as donate={list(inputs)} asks. "
+            "Leave it out; out= takes arrays for results."
+        )
+
     def missing(self) -> Missing | None:
         """The package or device without which it cannot run; None where all is here."""
+        return None
+
+    def why_never_here(self) -> str | None:
+        """Why this machine cannot run its programs, whatever is installed: NumPy then runs its
+        plans, after a warning."""
         return None
 
     def devices(self) -> tuple[str, ...]:
         """The devices that it finds here, a line each, for `rlx doctor`; none but the processor,
         if it does not say."""
         return ()
+
+    def call_path(self) -> str:
+        """Which way calls go from Python into its code, for `rlx doctor`, where there are several;
+        a slow one with the reason."""
+        return ""
+
+    @property
+    def is_compile_only(self) -> bool:
+        """Are its programs for devices that are not here, so that nothing can be called?"""
+        return False
+
+    @property
+    def asked_threads(self) -> int | None:
+        """How many threads it was configured for; None where that is its own choice."""
+        return None
 
     @property
     def num_threads(self) -> int:
@@ -365,94 +425,3 @@ class KernelBackend(Backend, Generic[S, A]):
     def compile(self, lir: LirModule) -> Program:
         """Its kernels selected, built and loaded."""
         return self.load(self.build(self.program(lir)))
-
-
-# -- finding one ----------------------------------------------------------------------------------
-
-
-def find_backend(name: str) -> Backend:
-    """The backend called `name`, or an error that says how to get it."""
-    if name in BUILT_IN:
-        return import_module(BUILT_IN[name]).backend
-    for entry in _entries(name):
-        return _loaded(entry)
-    if name in _documented():
-        raise UnsupportedError(
-            f"target {name!r}: no backend of that name is installed; rlx {__version__} brings "
-            f"{' and '.join(BUILT_IN)}. With a release that has it: pip install 'rlx[{name}]'. "
-            "Its plan runs on NumPy meanwhile: "
-            f"rlx.compile(model, target='reference', like='{name}')."
-        )
-    raise Error(f"there is no target {name!r}. Use one of: {', '.join(backend_names())}.")
-
-
-def has_backend(name: str) -> bool:
-    """Is a backend of that name installed?"""
-    return name in BUILT_IN or bool(_entries(name))
-
-
-def backend_names() -> tuple[str, ...]:
-    """Targets that come with rlx, documented ones, and those that other distributions bring."""
-    brought = sorted(e.name for e in _entries())
-    return tuple(dict.fromkeys(["reference", *_documented(), *brought]))
-
-
-def distribution_of(name: str) -> str:
-    """The distribution that brings a backend; "" for those of rlx."""
-    entries = () if name in BUILT_IN else _entries(name)
-    return next((_distribution(e) for e in entries), "")
-
-
-def _entries(name: str = "") -> tuple[EntryPoint, ...]:
-    """What installed distributions list, under one name if that is given. Their metadata takes 30
-    ms to import, and rlx's own backends need none."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group=GROUP, name=name) if name else entry_points(group=GROUP)
-    return tuple(found)
-
-
-def device_variant(backend: Backend, variant: str, device: int | None) -> str:
-    """The variant of a target that runs on a device by number."""
-    if device is None:
-        return variant
-    if not backend.has_devices:
-        raise Error(f"device is {device}; target {backend.name!r} has none. Leave it out.")
-    if variant or device < 0:
-        named = f"target '{backend.name}:{variant}' names one" if variant else "the first is 0"
-        raise Error(f"device is {device}; {named}. Use target={backend.name!r} and device=0.")
-    return str(device)
-
-
-def target_of(name: str) -> Target:
-    """The target of that name as its backend has it here; the documented one where no backend is
-    installed."""
-    try:
-        backend = find_backend(name)
-    except UnsupportedError:
-        return Target.of(name)
-    return Target.of(name) if backend.runs_any_plan else backend.target()
-
-
-def _documented() -> tuple[str, ...]:
-    return tuple(t.value for t in FusionTarget)
-
-
-def _loaded(entry: EntryPoint) -> Backend:
-    """What an entry point names; a broken distribution is named in the error."""
-    brought = f"target {entry.name!r} is brought by {_distribution(entry)}"
-    try:
-        found = entry.load()
-    except Exception as error:  # whatever a foreign module raises when it is imported
-        raise Error(
-            f"{brought}, which cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(found, Backend):
-        raise Error(f"{brought}, but {entry.value} is no rlx.backends.base.Backend.")
-    if found.name != entry.name:
-        raise Error(f"{brought}, but {entry.value} is called {found.name!r}.")
-    return found
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else entry.value

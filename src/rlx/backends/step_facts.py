@@ -17,7 +17,7 @@ from rlx.kernel.program.program import (
 )
 
 CONTROL = {
-    Nested: ("steps", "no kernel form takes it whole: a subprogram of {count} smaller steps"),
+    Nested: ("steps", "no single kernel fits: {count} smaller steps"),
     Branch: ("branch", "one of two subprograms, by its first operand"),
     WhileLoop: ("loop", "a subprogram, for as long as its condition holds"),
     ScanLoop: ("scan", "a subprogram, once for every slice"),
@@ -26,10 +26,10 @@ CONTROL = {
 WHY = {
     KernelForm.DEDICATED: "{op} has a dedicated kernel",
     KernelForm.STRIDED_COPIES: "a concat of many values of unknown sizes: a strided copy of each",
-    KernelForm.CONVOLUTION: "a convolution with its prologue and epilogue",
-    KernelForm.LOOP: "all index maps are affine: one loop nest",
-    KernelForm.GEMM: "a matrix product with its prologue and epilogue",
-    KernelForm.GEMM_AND_LOOP: "a matrix product; its epilogue is not elementwise, so a loop nest",
+    KernelForm.CONVOLUTION: "a convolution with fused prologue and epilogue",
+    KernelForm.LOOP: "all index maps are affine: one fused loop nest",
+    KernelForm.GEMM: "a GEMM with fused prologue and epilogue",
+    KernelForm.GEMM_AND_LOOP: "a GEMM, then a loop nest for its epilogue, which is not elementwise",
     KernelForm.DEDICATED_AND_LOOP: "a dedicated kernel, and a loop nest for its epilogue",
 }
 
@@ -43,7 +43,7 @@ def control_text(lowering: Control) -> tuple[str, str]:
 
 def form_decision(what: str, reason: str, *, is_taken: bool) -> Decision:
     """A form of kernel, taken or refused."""
-    name = f"run_as_{what.replace(' ', '_')}"
+    name = f"run_as_{what.lower().replace(' ', '_')}"
     return Decision("", name, (), is_taken, reason, is_reversible=False, kind="kernel")
 
 

@@ -15,19 +15,19 @@ import typer
 from typer.main import get_command
 
 from rlx._version import __version__
-from rlx.core.errors import Error
+from rlx.core.errors import Error, MisfitError
 
 VERBS = (
-    "bench", "cache", "calibrate", "check", "compile", "diff", "doctor", "explain", "fuzz", "run",
-    "trace",
+    "bench", "cache", "calibrate", "chat", "check", "compile", "diff", "doctor", "explain", "fuzz",
+    "lm-bench", "perplexity", "quantize", "run", "serve", "trace",
 )  # fmt: skip
 Verb = Callable[[], int]
 """A verb and its options, ready to run."""
 
 
 def run(arguments: list[str]) -> int:
-    """Exit 0 where it worked, 1 where it did not, 2 where the call was wrong. What goes wrong is
-    one line on stderr."""
+    """Exit 0 where it worked, 1 where it did not, 2 where the call was wrong, or has to say more of
+    the inputs. What goes wrong is one line on stderr."""
     with warnings.catch_warnings():
         warnings.showwarning = _warned
         try:
@@ -51,7 +51,7 @@ def app() -> typer.Typer:
     )
     made.callback(help="An ML compiler and runtime that explains every decision it takes.")(_rlx)
     for name in VERBS:
-        module = import_module(f"rlx.cli.{name}")
+        module = import_module(f"rlx.cli.{name.replace('-', '_')}")
         made.command(name, epilog=f"Example: {module.EXAMPLE}")(_deferred(module.verb))
     return made
 
@@ -119,7 +119,7 @@ def _failed(error: Exception, arguments: list[str]) -> int:
     text = str(error) if known else f"{type(error).__name__}: {error}"
     bug = "" if known else " (a bug of rlx: rlx --traceback … shows where)"
     print(f"{_who(arguments)}: {_line(text)}{bug}", file=sys.stderr)
-    return 1
+    return 2 if isinstance(error, MisfitError) else 1
 
 
 def _who(arguments: list[str]) -> str:

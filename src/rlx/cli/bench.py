@@ -13,6 +13,8 @@ import typer
 from rlx.cli import options
 from rlx.cli.progress import progress
 from rlx.core.errors import Error, UnsupportedError
+from rlx.core.other_load import OtherLoad, is_busy, warning
+from rlx.core.units import time_text
 
 if TYPE_CHECKING:
     from rlx.ops.op import Array
@@ -40,6 +42,7 @@ def verb(
     target: options.RunOn = None,
     threads: options.Threads = None,
     tune: options.Tuning = "bitwise",
+    f64: options.Doubles = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each.")] = 20,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
@@ -57,23 +60,29 @@ def verb(
     if against and not model.endswith(".onnx"):
         raise typer.BadParameter(f"onnxruntime runs no {model}", param_hint="--against")
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, tune=tune)
-    given = inputs.inputs_of(exe, wanted)
+    exe = models.compiled(model, target, threads, wanted, is_weighed=True, tune=tune, f64=f64)
+    taken, made = inputs.ran(exe, wanted)
+    given = taken.arrays
     arrays = list(given.values())
     calls: dict[str, Call] = {"rlx": lambda: exe(*arrays)}
     difference = None
     if against:
         other = calls[against.value] = _onnxruntime(model, threads, given)
-        difference = _difference(exe.run(given), other())
+        difference = _difference(made, other())
+    load = OtherLoad()
     found = _timed(calls, rounds)
-    device_ms = _device_ms(*models.settled(exe, given))
+    busy = load.cores()
+    device_ms = _device_ms(*exe.settled(given))
     if is_json:
-        facts = {"model": model, "difference": difference, **_facts(found)}
+        notes = {"made_up": list(taken.names), "difference": difference, "busy_cores": busy}
+        facts = {"model": model, **notes, **_facts(found)}
         options.print_json(facts if device_ms is None else {**facts, "device_ms": device_ms})
         return 0
-    _report(found, difference)
+    inputs.print_made_up(taken)
+    _report(found, difference, busy)
     if device_ms is not None:
-        print(f"{'device':12} {device_ms:9.3f} ms  on arrays that it holds, by its own clock")
+        took = time_text(1e6 * device_ms)
+        print(f"{'device':12} {took:>9} per call on arrays in its memory, by its own clock")
     return 0
 
 
@@ -159,12 +168,21 @@ def _quantile(times: list[float], q: float) -> float:
     return float(np.quantile(times, q))
 
 
-def _report(found: Mapping[str, list[float]], difference: float | None) -> None:
+def _report(found: Mapping[str, list[float]], difference: float | None, busy: float) -> None:
     facts = _facts(found)
     if difference is not None:
-        print(f"outputs differ by at most {difference:.3g}")
+        print(f"largest difference of any output: {difference:.3g}")
     for name, t in facts["times"].items():
-        quartiles = f"(quartiles {t['low_ms']:.3f} to {t['high_ms']:.3f})"
-        print(f"{name:12} {t['median_ms']:9.3f} ms  {quartiles}")
+        middle, low, high = (time_text(1e6 * t[k]) for k in ("median_ms", "low_ms", "high_ms"))
+        mark = " *" if is_busy(busy) else ""
+        print(f"{name:12} {middle:>9} per call (median; quartiles {low} to {high}){mark}")
     if "ratio" in facts:
-        print(f"rlx takes {facts['ratio']:.2f} of the other's time; below 1 is faster")
+        print(_compared(facts["ratio"], list(facts["times"])[1]))
+    if is_busy(busy):
+        print(warning(busy))
+
+
+def _compared(ratio: float, other: str) -> str:
+    """A ratio of times, with what it means."""
+    by = f"{1 / ratio:.2f}× as fast as" if ratio < 1 else f"{ratio:.2f}× as slow as"
+    return f"rlx is {by} {other}: {ratio:.2f}× its time, the median over rounds"

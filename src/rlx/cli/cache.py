@@ -24,10 +24,16 @@ class Act(enum.Enum):
     SIZE = "size"
     VERIFY = "verify"
     CLEAR = "clear"
+    WHY = "why"
 
 
 def verb(
     act: Annotated[Act, typer.Argument(help="What to do.")] = Act.LIST,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Of why: the model that is compiled.")
+    ] = None,
+    target: options.RunOn = None,
+    threads: options.Threads = None,
     folder: Annotated[
         str | None, typer.Option("--folder", metavar="FOLDER", help="(default: the user's own)")
     ] = None,
@@ -36,7 +42,9 @@ def verb(
     """List, measure, check or empty the cache of compiled programs.
 
     verify reads every entry and compares it with its checksum: exit 1 if one is damaged. Such
-    entries are never used, and made again when they are needed.
+    entries are never used, and made again when they are needed. why says whether the program of a
+    model is here; if it is not (exit 1), in what the nearest one differs from it. Nothing is
+    compiled for that.
     """
     import os
 
@@ -45,10 +53,35 @@ def verb(
 
     cache = Cache.of(folder, os.environ)
     if cache is None:
-        raise Error("there is no cache: RLX_CACHE is off, or there is no home folder.")
+        raise Error(
+            "there is no cache: RLX_CACHE is off, or there is no home folder. Name one with "
+            "RLX_CACHE_DIR, or give a folder."
+        )
     if folder is not None and not cache.folder.is_dir():
-        raise Error(f"{folder} is not a folder")
+        raise Error(f"{folder} is not a folder. Give one, or none for the user's own")
+    if act is Act.WHY:
+        return _why(cache, _required(model), target, threads, is_json)
+    if model is not None:
+        raise typer.BadParameter(f"{act.value} takes no model", param_hint="MODEL")
     return ACTS[act](cache, is_json)
+
+
+def _required(model: str | None) -> str:
+    if model is None:
+        raise typer.BadParameter("why needs one: rlx cache why model.onnx", param_hint="MODEL")
+    return model
+
+
+def _why(cache: Cache, model: str, target: str | None, threads: int | None, is_json: bool) -> int:
+    from rlx.runtime.asking import asked
+
+    answers = asked(model, target, threads, cache)
+    if is_json:
+        _print_json(cache, model=model, answers=[{"hit": h, "why": w} for h, w in answers])
+    else:
+        for is_hit, why in answers:
+            print(f"{model}: cache {'hit' if is_hit else 'miss'}: {why}")
+    return 0 if all(is_hit for is_hit, _ in answers) else 1
 
 
 def _list(cache: Cache, is_json: bool) -> int:

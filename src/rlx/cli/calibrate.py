@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
+from rlx.core.other_load import OtherLoad, is_busy, warning
 
 EXAMPLE = "rlx calibrate --target cpu"
 
@@ -33,10 +35,16 @@ def verb(
     """
     from rlx.runtime.calibrate import calibrate
 
+    load = OtherLoad()
     with progress("measuring") as report:
         made = calibrate(target, progress=report)
+    busy = load.cores()
     if is_json:
-        options.print_json({k: v for k, v in json.loads(made.text()).items() if k != "hash"})
+        facts = {k: v for k, v in json.loads(made.text()).items() if k != "hash"}
+        options.print_json({**facts, "busy_cores": busy})
     else:
-        print(made)
+        head, *rows = str(made).splitlines()
+        print("\n".join([head, *(f"{row}{' *' if is_busy(busy) else ''}" for row in rows)]))
+    if is_busy(busy):
+        print(f"{warning(busy)}. Calibrate again when it is idle.", file=sys.stderr)
     return 0

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx.cli import options
-from rlx.core.errors import Error
+from rlx.core.errors import Error, MisfitError
 
 if TYPE_CHECKING:
-    from rlx.backends.base import Backend
+    from rlx.backends.code_facts import CodeFacts
     from rlx.cli.inputs import Wanted
     from rlx.frontends.onnx.model import Model
     from rlx.frontends.onnx.support_report import Report
     from rlx.passes.context import Context
+    from rlx.passes.options import FusionOptions
+    from rlx.runtime.fitting_inputs import MadeUp
 
+    Examined = tuple[Report, Model | None, MadeUp | None, CodeFacts | None]
+    """What of a model runs how, the model, the inputs that were made up to read it, and what a
+    compiler says of its code."""
+
+MEANING = {
+    "folded": "folded into constants or other kernels",
+    "native": "run by native kernels",
+    "lowered": "lowered to simpler ops",
+    "host": "run by Python on the host",
+    "missing": "not supported",
+}
+"""How a node runs, for the first line."""
+PER_CALL = {
+    "compile_per_shapes": "compiled for each new shape of its inputs",
+    "compile_per_values": "compiled for each new value of its inputs",
+}
 EXAMPLE = "rlx check model.onnx --target cuda"
 
 
 def verb(
     model: options.ModelFile,
     target: options.PlannedFor = "cpu",
+    f64: options.Doubles = None,
+    mesh: options.Mesh = None,
     files: options.InputFiles = None,
     dims: options.Sizes = None,
     seed: options.Seed = 0,
@@ -29,21 +49,48 @@ def verb(
 ) -> int:
     """Say what of a model runs natively, what is lowered to simpler ops, and what is missing.
 
-    By the names of its nodes. Exit 1 if the target cannot run it.
+    By the names of its nodes. Exit 1 if the target cannot run it, 2 if the model is another for
+    other inputs, and none were found that fit it. With -t tpu:v5e (v4, v5p, v6e; a grid as in
+    tpu:v5e:2x2), the size of its code, its arithmetic and its memory on such a TPU, which need not
+    be here.
     """
+    from rlx.cli import inputs
     from rlx.cli.inputs import Wanted
 
-    report, found = _examined(model, target, Wanted.of(files, None, dims, seed))
+    goal = _Goal(target, options.mesh_of(mesh), Wanted.of(files, None, dims, seed), f64)
+    report, found, made, code = _examined(model, goal)
     if is_json:
-        options.print_json(_facts(model, target, report, found))
+        facts = _facts(model, target, report, found)
+        compiled = None if code is None else code.to_dict()
+        made_up = inputs.made_up_facts(made)
+        options.print_json({**facts, "made_up": made_up, "compiled": compiled})
     else:
         print(_text(model, target, report, found))
+        inputs.print_made_up(made)
+        if code is not None:
+            print(code)
     return 1 if report.count("missing") else 0
 
 
-def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """What a model is examined for."""
+
+    target: str
+    mesh: dict[str, int] | None
+    wanted: Wanted
+    f64: options.Doubles = None
+
+    @property
+    def options(self) -> FusionOptions:
+        from rlx.passes.options import FusionOptions
+
+        return FusionOptions(sizes=dict(self.wanted.sizes), f64=self.f64)
+
+
+def _examined(path: str, goal: _Goal) -> Examined:
     if path.lower().endswith(".onnx"):
-        return _examined_file(path, target, wanted)
+        return _examined_file(path, goal)
     from rlx.frontends.files import load
     from rlx.frontends.onnx.support_report import dispatched_graph
     from rlx.ir.bundle import Bundle
@@ -60,10 +107,11 @@ def _examined(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | N
     held = found.graph if isinstance(found, Bundle) else found
     module = held.lower() if isinstance(held, HirModule) else held
     graph = module if isinstance(module, Graph) else module.graph
-    return _compiled(dispatched_graph(graph, _context(target)), held, target), None
+    report, code = _compiled(dispatched_graph(graph, _context(goal)), held, goal)
+    return report, None, None, code
 
 
-def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Model | None]:
+def _examined_file(path: str, goal: _Goal) -> Examined:
     """All unknown operators at once; else the first thing that goes wrong, if any does."""
     from rlx.cli.models import read_of
     from rlx.frontends.onnx.files import ModelFile
@@ -73,55 +121,60 @@ def _examined_file(path: str, target: str, wanted: Wanted) -> tuple[Report, Mode
     reader = reader_of(ModelFile.open(path))
     missing = unknown(reader)
     if missing.rows:
-        return missing, None
+        return missing, None, None, None
     model = None
     try:
         model = model_of(reader, Path(path).stem)
-        read = read_of(model, wanted)
-        report = dispatched(reader, read.graph, _context(target), read.steps)
+        read, made = read_of(model, goal.wanted)
+        report = dispatched(reader, read.graph, _context(goal), read.steps)
+    except MisfitError:
+        raise
     except Error as error:
-        return Report((failed(error),)), model
-    return _compiled(report, read.graph, target), model
+        return Report((failed(error),)), model, None, None
+    report, code = _compiled(report, read.graph, goal)
+    return report, model, made, code
 
 
-def _context(target: str) -> Context:
+def _context(goal: _Goal) -> Context:
     from rlx.cli.models import target_of
     from rlx.passes.context import Context
-    from rlx.passes.options import FusionOptions
 
-    return Context.of(target_of(target), FusionOptions())
+    return Context.of(target_of(goal.target, goal.mesh), goal.options)
 
 
-def _compiled(report: Report, graph: Any, target: str) -> Report:
+def _compiled(report: Report, graph: Any, goal: _Goal) -> tuple[Report, CodeFacts | None]:
     """Whatever only a compile finds out; for targets that are not here, as far as their plan."""
-    from rlx.backends.base import find_backend, has_backend
+    from rlx.backends.registry import has_backend
     from rlx.cli.progress import progress
     from rlx.cost.target import Target
     from rlx.frontends.onnx.support_report import Report, failed
     from rlx.pipeline import CompilePipeline
 
     if report.count("missing"):
-        return report
+        return report, None
     try:
         with progress("compiling"):
-            if has_backend(target):
-                _generate(graph, find_backend(target))
-            else:
-                CompilePipeline(Target.of(target)).compile(graph)
+            if has_backend(goal.target.partition(":")[0]):
+                return report, _generate(graph, goal)
+            CompilePipeline(Target.of(goal.target), options=goal.options).compile(graph)
     except Error as error:
-        return Report((failed(error),))
-    return report
+        return Report((failed(error),)), None
+    return report, None
 
 
-def _generate(graph: Any, backend: Backend) -> None:
-    """The code of a graph, also where there is no device: for an architecture then."""
+def _generate(graph: Any, goal: _Goal) -> CodeFacts | None:
+    """The code of a graph, also where there is no device: for an architecture then. What is known
+    of it, where a compiler says so."""
     from rlx.pipeline import CompilePipeline
     from rlx.runtime.session import Session
 
-    if backend.missing() is None:
-        Session(backend.name).executable(graph, {})
-        return
-    backend.generate(CompilePipeline(backend.target()).compile(graph).lir)
+    session = Session(goal.target, mesh=goal.mesh)
+    if session.backend.missing() is None:
+        exe = session.executable(graph, {}, options=goal.options)
+        return exe.code_facts() if session.backend.is_compile_only else None
+    pipeline = CompilePipeline(session.target, options=goal.options)
+    session.backend.generate(pipeline.compile(graph).lir)
+    return None
 
 
 def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[str, Any]:
@@ -141,15 +194,17 @@ def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[
 
 
 def _text(path: str, target: str, report: Report, model: Model | None) -> str:
+    from rlx.core.units import counted
     from rlx.frontends.onnx.support_report import PATHS
 
-    counts = ", ".join(f"{report.count(p)} {p}" for p in PATHS if report.count(p))
+    counts = ", ".join(f"{report.count(p):,} {MEANING[p]}" for p in PATHS if report.count(p))
     verdict = "cannot run" if report.count("missing") else "runs"
-    lines = [f"{path} {verdict} on {target}: {counts or 'nothing to compute'}"]
+    nodes = f"of {counted(len(report.rows), 'node')}, {counts}" if counts else "nothing to compute"
+    lines = [f"{path} {verdict} on {target}: {nodes}"]
     if model and model.is_static:
-        lines += [f"compiled per call: {d.reason}" for d in model.decisions]
+        lines += [f"{PER_CALL.get(d.what, d.what)}: {d.reason}" for d in model.decisions]
     for kind in ("lowered", "host", "missing"):
         rows = report.of(kind)
-        lines += [f"{kind}:"] if rows else []
+        lines += [f"{MEANING[kind]}:"] if rows else []
         lines += [f"  {r.op} {r.name!r}: {r.reason}" if r.op else f"  {r.reason}" for r in rows]
     return "\n".join(lines)

@@ -23,6 +23,13 @@ class Emit(enum.Enum):
     LIR = "lir"
 
 
+class Engine(enum.Enum):
+    """What computes in a browser."""
+
+    WEBGPU = "webgpu"
+    WASM = "wasm"
+
+
 EXAMPLE = "rlx compile model.onnx -o model.rlx"
 
 
@@ -37,6 +44,7 @@ def verb(
     target: options.RunOn = None,
     tune: options.Tuning = "bitwise",
     f64: options.Doubles = None,
+    mesh: options.Mesh = None,
     emit: Annotated[
         Emit, typer.Option("--emit", help="Native code, or the planned module as text.")
     ] = Emit.PROGRAM,
@@ -57,6 +65,10 @@ def verb(
         bool,
         typer.Option("--f16/--no-f16", help="With --web: count on adapters with shader-f16."),
     ] = False,
+    engine: Annotated[
+        Engine | None,
+        typer.Option("--engine", help="With --web: this engine alone. (default: both)"),
+    ] = None,
     files: options.InputFiles = None,
     dims: options.Sizes = None,
     seed: options.Seed = 0,
@@ -72,28 +84,31 @@ def verb(
     With --emit lir it is the plan of any target, also of one that is not here: the final graph and
     the offset of every buffer, as text. rlx.load reads it and checks it again.
 
-    With --web it is a folder for browsers, which needs no GPU here: kernels in WGSL, the weights,
-    an ES module that runs them, and a page that does. --dim names the sizes that it is prepared
-    for when it loads.
+    With -t tpu:v5e, or another TPU that is not here, the size of code and memory is printed; the
+    file runs on TPUs, and on jax's CPU.
+
+    With --web it is a folder for browsers, which needs no GPU here: kernels in WGSL, WebAssembly
+    for where there is no WebGPU, the weights, ES modules that run them, and a page that does.
+    --dim names the sizes that it is prepared for when it loads.
     """
     from rlx.cli import inputs, models
     from rlx.core.errors import Error
     from rlx.frontends.files import save
-    from rlx.runtime.executable import Executable
 
     path = Path(output or f"{Path(model).stem}.{'lir' if emit is Emit.LIR else 'rlx'}")
     if not path.parent.is_dir():
-        raise Error(f"{path} cannot be written: there is no folder {path.parent}")
-    wanted = inputs.Wanted.of(files, None, dims, seed)
-    if web is not None or has_f16:
-        return _exported(model, web, target, wanted, has_f16, is_json, f64)
+        raise Error(f"{path} cannot be written: there is no folder {path.parent}. Make it.")
+    wanted, axes = inputs.Wanted.of(files, None, dims, seed), options.mesh_of(mesh)
+    if web is not None or has_f16 or engine:
+        return _exported(model, web, target, wanted, has_f16, engine, is_json, f64)
     if emit is Emit.LIR:
-        result, _ = models.planned(model, target or "cpu", wanted, dump, f64)
+        result, *_ = models.planned(model, target or "cpu", wanted, dump, f64, axes)
         save(result.lir, path)
         _tell_plan(model, path, result.lir, is_json)
         return 0
-    found = models.program(model, target, None, dump=dump, tune=tune, f64=f64)
-    exe = found if isinstance(found, Executable) else _settled(found, wanted)
+    exe = models.program(model, target, None, dump=dump, tune=tune, f64=f64, mesh=axes)
+    if not exe.programs:
+        exe.settled(inputs.inputs_of(exe, wanted).arrays)
     is_whole = has_weights and not exe.missing_params
     exe.save(path, weights=is_whole)
     _tell(model, path, exe, is_whole, is_json)
@@ -106,24 +121,32 @@ def _exported(
     target: str | None,
     wanted: Wanted,
     has_f16: bool,
+    engine: Engine | None,
     is_json: bool,
     f64: Literal["f32"] | None,
 ) -> int:
-    from rlx.cli import models
-    from rlx.frontends.web import export_web
+    from rlx.cli import inputs, models
+    from rlx.frontends.web import ENGINES, export_web
     from rlx.passes.options import FusionOptions
 
     if web is None or target != "wgpu":
         raise typer.BadParameter("a folder for browsers is of target wgpu: -t wgpu --web FOLDER")
-    found, params = models.with_weights(model, wanted)
+    found, params, made_up = models.with_weights(model, wanted)
     how = FusionOptions(sizes=dict(wanted.sizes), f64=f64)
-    made = export_web(found, web, params=params, options=how, has_f16=has_f16)
+    engines = (engine.value,) if engine else ENGINES
+    made = export_web(found, web, params=params, options=how, has_f16=has_f16, engines=engines)
     if is_json:
         facts = {"model": model, "folder": web, "bytes": made.num_bytes, "files": dict(made.files)}
-        options.print_json(facts)
+        more = {"refused": dict(made.refused), "made_up": inputs.made_up_facts(made_up)}
+        options.print_json({**facts, **more})
         return 0
     for name, size in made.files.items():
         print(f"{size:>12,} {name}")
+    for name, reason in made.refused.items():
+        print(f"not for {name}: {reason}")
+    if made_up is not None:
+        print("the model is another for other inputs: the folder is for those of these shapes")
+        inputs.print_made_up(made_up)
     print(f"wrote {web}: {made.num_bytes:,} bytes. Serve it: python -m http.server -d {web}")
     return 0
 
@@ -145,13 +168,6 @@ def _plan_facts(lir: LirModule) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _settled(exe: Any, wanted: Wanted) -> Executable:
-    """The program for some inputs, of a model that is compiled for each sort of them."""
-    from rlx.cli import inputs, models
-
-    return models.settled(exe, inputs.inputs_of(exe, wanted))[0]
-
-
 def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool) -> None:
     plan, size = exe.lir.plan, path.stat().st_size
     facts = {
@@ -160,6 +176,8 @@ def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool
         "inputs": {k: str(v) for k, v in exe.inputs.items()},
         "outputs": {k: str(v) for k, v in exe.outputs.items()},
     }  # fmt: skip
+    code = exe.code_facts() if exe.backend.is_compile_only else None
+    facts |= {"compiled": code.to_dict()} if code else {}
     if is_json:
         options.print_json(facts)
         return
@@ -167,4 +185,6 @@ def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool
         for name, shape in shapes.items():
             print(kind, f"{name}: {shape}")
     weights = "with weights" if is_whole else "without weights"
+    if code:
+        print(code)
     print(f"wrote {path}: {size:,} bytes, {len(plan.schedule)} kernels, {weights}")

@@ -61,4 +61,4 @@ def _report(path: str, target: str, wanted: Wanted) -> Report:
 
     if path.lower().endswith(".json"):
         return Report.from_json(options.read_text(path))
-    return report_of(*planned(path, target, wanted))
+    return report_of(*planned(path, target, wanted)[:2])

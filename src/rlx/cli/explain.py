@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
+from rlx.cli.signals import terminated_as_interrupt
 
 if TYPE_CHECKING:
+    from rlx.backends.code_facts import CodeFacts
     from rlx.cli.inputs import Wanted
+    from rlx.explain.measure_journal import Journal
     from rlx.explain.report import Report
     from rlx.explain.trace import Trace
     from rlx.ir.lir import BufferPlan
     from rlx.ops.op import Array
+    from rlx.pipeline import CompileResult
     from rlx.runtime.executable import Executable
+    from rlx.runtime.fitting_inputs import MadeUp
 
+Most = Annotated[int, typer.Option("--most", min=1, help="Decisions that are reversed at most.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.01, help="How long each of them is timed.")
+]
+Html = Annotated[
+    str | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
+]
+Svg = Annotated[
+    str | None, typer.Option("--svg", metavar="FILE", help="Write the arena's timeline, as SVG.")
+]
+Tokens = Annotated[
+    int, typer.Option("--tokens", min=1, help="Of a language model's step, each sequence.")
+]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences of a step.")]
+Depth = Annotated[int, typer.Option("--depth", min=0, help="Tokens cached before a step.")]
 EXAMPLE = "rlx explain model.onnx --measure --html report.html"
 
 
@@ -37,25 +60,21 @@ def verb(
         bool,
         typer.Option("--measure", help="Time the kernels; reverse decisions, and time that, too."),
     ] = False,
-    most: Annotated[
-        int, typer.Option("--most", min=1, help="Decisions that are reversed at most.")
-    ] = 40,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.01, help="How long each of them is timed.")
-    ] = 1.0,
-    html: Annotated[
-        str | None,
-        typer.Option("--html", metavar="FILE", help="Write the report as one HTML page."),
-    ] = None,
-    svg: Annotated[
-        str | None,
-        typer.Option("--svg", metavar="FILE", help="Write the arena's timeline, as SVG."),
-    ] = None,
+    most: Most = 40,
+    seconds: Seconds = 1.0,
+    html: Html = None,
+    svg: Svg = None,
     has_all: Annotated[
         bool, typer.Option("--all", help="Every decision and kernel, however small.")
     ] = False,
     has_plan: Annotated[bool, typer.Option("--plan", help="The buffer plan as well.")] = False,
+    tokens: Tokens = 1,
+    batch: Batch = 1,
+    depth: Depth = 512,
+    kv: options.KvCache = None,
     threads: options.Threads = None,
+    f64: options.Doubles = None,
+    mesh: options.Mesh = None,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
     dims: options.Sizes = None,
@@ -67,19 +86,30 @@ def verb(
     With --measure, on a target that is installed, measured times are reported beside predicted
     ones. A .rlx program has its own target. Inputs matter where the model is run, and where shapes
     depend on their values. Decisions are priced at the sizes given by --dim or by inputs; else at
-    representative ones, as in any compile.
+    those of the inputs that are made up, as in every verb.
+    A language model is explained as a step of its decoder: --tokens of each of --batch sequences,
+    behind --depth tokens, against the time that reading weights and caches takes at the memory's
+    bandwidth; on targets without sessions, or with --dim or --input, as the program of the file.
     What --json prints is described in docs/explain.md.
     """
-    from rlx.cli.inputs import Wanted
+    from rlx.cli import inputs
 
-    wanted = Wanted.of(files, params, dims, seed)
-    if is_measured or (html and _times_kernels(target)):
-        run = _Run.of(model, target, threads, wanted)
+    wanted, axes = inputs.Wanted.of(files, params, dims, seed), options.mesh_of(mesh)
+    if not (files or params or dims) and _is_step(model, target):
+        report, plan, trace = _step(
+            (model, target, threads, kv), (tokens, batch, depth),
+            (is_measured, bool(html), seconds),
+        )  # fmt: skip
+        made: MadeUp | None = None
+    elif is_measured or (html and _times_kernels(target)):
+        run = _Run.of(model, target, threads, wanted, axes, f64)
         report, plan = run.report(is_measured, most, seconds), run.program.lir.plan
+        made = run.made
         trace = run.trace() if html else None
     else:
-        report, plan = _planned(model, target, wanted)
+        report, plan, made = _planned(model, target, wanted, axes, f64)
         trace = None
+    inputs.print_made_up(made, is_json=is_json)
     if svg:
         options.write_text(svg, plan.report_svg())
     if html:
@@ -90,26 +120,83 @@ def verb(
         print(report.to_json(indent=2))
     elif not html or is_measured:
         _show(report, has_all, plan.report() if has_plan else "")
+    return _noted(report)
+
+
+def _noted(report: Report) -> int:
+    """What disturbed the measurement, on stderr; 130 where a signal ended it."""
+    from rlx.core.other_load import is_busy, warning
+
+    found = report.timings
+    if is_busy(found.get("busy_cores", 0.0)):
+        print(warning(found["busy_cores"]), file=sys.stderr)
+    if found.get("interrupted"):
+        print(f"interrupted: {found['interrupted']} were not timed", file=sys.stderr)
+        return 130
     return 0
 
 
 def _times_kernels(target: str) -> bool:
     """Can kernels of the target be timed here, for the timeline of a page?"""
-    from rlx.backends.base import find_backend, has_backend
+    from rlx.backends.registry import find_backend, has_backend
 
-    if not has_backend(target):
+    name = target.partition(":")[0]
+    if not has_backend(name):
         return False
-    backend = find_backend(target)
+    backend = find_backend(name)
     return backend.times_kernels and backend.missing() is None
 
 
-def _planned(model: str, target: str, wanted: Wanted) -> tuple[Report, BufferPlan]:
-    """What is known without running anything."""
+def _is_step(model: str, target: str) -> bool:
+    """Is it a language model, on a target that holds its caches?"""
+    from rlx.backends.registry import has_backend
+    from rlx.frontends.gguf.source import is_language_model_file
+    from rlx.runtime.session import Session
+
+    is_here = has_backend(target.partition(":")[0])
+    return is_here and is_language_model_file(Path(model)) and Session(target).target.holds_state
+
+
+def _step(
+    asked: tuple[str, str, int | None, str | None],
+    step: tuple[int, int, int],
+    how: tuple[bool, bool, float],
+) -> tuple[Report, BufferPlan, Trace | None]:
+    """The report of a decoder's step; measured where that is asked for, or a page shows it."""
+    from rlx import lm
+    from rlx.lm.model import DEFAULT_CONTEXT
+
+    (model, target, threads, kv), (is_measured, has_page, seconds) = asked, how
+    tokens, _, depth = step
+    context = tokens + depth if tokens + depth > DEFAULT_CONTEXT else None
+    made = lm.load(model, target=target, threads=threads, context=context, slots=1, kv=kv)
+    reports = made.step_reports(*step)
+    is_timed = is_measured or (has_page and _times_kernels(target))
+    report = reports.measured(seconds) if is_timed else reports.planned()
+    return report, made.executable.lir.plan, reports.trace() if has_page and is_timed else None
+
+
+def _planned(
+    model: str, target: str, wanted: Wanted, mesh: dict[str, int] | None, f64: options.Doubles
+) -> tuple[Report, BufferPlan, MadeUp | None]:
+    """What is known without running anything; for a device that is not here, also what its compiler
+    says."""
     from rlx.cli.models import planned
     from rlx.explain.build import report_of
 
-    result, before = planned(model, target, wanted)
-    return report_of(result, before), result.lir.plan
+    result, before, made = planned(model, target, wanted, f64=f64, mesh=mesh)
+    code = _code_of(result, target, mesh) if ":" in target else None
+    return report_of(result, before, code=code), result.lir.plan, made
+
+
+def _code_of(result: CompileResult, target: str, mesh: dict[str, int] | None) -> CodeFacts | None:
+    from rlx.runtime.session import Session
+
+    backend = Session(target, mesh=mesh).backend
+    if not backend.is_compile_only:
+        return None
+    sizes = {**result.lir.plan.representative, **result.options.sizes}
+    return backend.compile(result.lir).code_facts(sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +205,60 @@ class _Run:
 
     program: Executable
     given: Sequence[Array]
+    made: MadeUp
+    call: Callable[[], Any]
+    """What a user calls: the program, or what finds it for each shape."""
 
     @classmethod
-    def of(cls, model: str, target: str, threads: int | None, wanted: Wanted) -> _Run:
+    def of(
+        cls,
+        model: str,
+        target: str,
+        threads: int | None,
+        wanted: Wanted,
+        mesh: dict[str, int] | None,
+        f64: options.Doubles,
+    ) -> _Run:
         from rlx.cli import inputs, models
 
-        exe = models.compiled(model, target, threads, wanted, is_weighed=True)
-        return cls(*models.settled(exe, inputs.inputs_of(exe, wanted)))
+        how: dict[str, Any] = {"is_weighed": True, "f64": f64, "mesh": mesh}
+        exe = models.compiled(model, target, threads, wanted, **how)
+        made, _ = inputs.ran(exe, wanted)
+        arrays = list(made.arrays.values())
+        return cls(*exe.settled(made.arrays), made, lambda: exe(*arrays))
 
     def report(self, is_measured: bool, most: int, seconds: float) -> Report:
         if not is_measured:
-            return self.program.explain()
-        how: dict[str, Any] = {"most": most, "seconds": seconds}
-        with progress("measuring") as report:
-            return self.program.explain(self.given, measure=True, **how, progress=report)
+            from rlx.explain.with_measurements import timed_report
+
+            return timed_report(self.program, self.given, call=self.call)
+        from rlx.explain.with_measurements import measured_report
+
+        journal = self._journal(seconds)
+        how: dict[str, Any] = {"most": most, "seconds": seconds, "journal": journal}
+        with terminated_as_interrupt(), progress("measuring") as report:
+            return measured_report(self.program, self.given, **how, progress=report)
+
+    def _journal(self, seconds: float) -> Journal:
+        """Rows are in the cache until all are measured: the same command goes on after them."""
+        from rlx.core.disk_cache import Cache
+        from rlx.explain.measure_journal import Journal
+
+        sizes, cache = self.program.sizes(self.given), Cache.of(None, os.environ)
+        found = Journal.of(self.program, sizes, seconds, cache)
+        if found.rows:
+            print(
+                f"{len(found.rows)} decisions were measured by a run that did not end: going on "
+                f"after them ({found.path})",
+                file=sys.stderr,
+            )
+        return found
 
     def trace(self) -> Trace:
         return self.program.trace(self.given, calls=1)
 
 
 def _write_page(path: str, report: Report, trace: Trace | None, is_json: bool) -> None:
-    import sys
-
     from rlx.explain.html import page_of
 
     options.write_text(path, page_of(report, trace))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,11 @@ from rlx.core.dim import Dim, symbols_of
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
+from rlx.frontends.made_up_inputs import inputs_for
+from rlx.frontends.made_up_inputs import ran as called
 from rlx.ops.op import Array
-from rlx.runtime.random_inputs import random_inputs
+from rlx.runtime.fitting_inputs import MadeUp
+from rlx.runtime.fitting_inputs import Wanted as Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +42,37 @@ class Wanted:
         """As the options of a verb say."""
         return cls(pairs(files, "--input"), pairs(params, "--param"), sizes_of(sizes), seed)
 
+    def given(self, declared: Mapping[str, Shape | None]) -> Given:
+        """The same with files read, for a model of these inputs."""
+        for name in self.files:
+            if name not in declared:
+                raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
+        _check_names(self.sizes, declared)
+        values = {n: v for n, text in self.files.items() if (v := _number(text)) is not None}
+        arrays = {name: loaded(path) for name, path in self.files.items() if name not in values}
+        sizes = {**sizes_in(arrays, declared), **self.sizes}
+        return Given(arrays, sizes, values, seed=self.seed)
 
-def inputs_of(exe: Any, wanted: Wanted) -> dict[str, Array]:
-    """An array for each input, in order."""
-    return arrays_for(exe.inputs, wanted)
+
+def inputs_of(exe: Any, wanted: Wanted) -> MadeUp:
+    """An array for each input of what was compiled, in order."""
+    return inputs_for(exe, wanted.given(exe.inputs))
 
 
-def arrays_for(declared: Mapping[str, Shape | None], wanted: Wanted) -> dict[str, Array]:
-    """An array for each of these inputs, in order."""
-    for name in wanted.files:
-        if name not in declared:
-            raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
-    _check_names(wanted.sizes, declared)
-    numbers = {n: v for n, text in wanted.files.items() if (v := _number(text)) is not None}
-    given = {name: loaded(path) for name, path in wanted.files.items() if name not in numbers}
-    sizes = {**sizes_in(given, declared), **wanted.sizes}
-    rest = {name: shape for name, shape in declared.items() if name not in given}
-    made = {**random_inputs(rest, sizes, wanted.seed), **given}
-    for name, value in numbers.items():
-        made[name] = _filled(name, value, made[name])
-    return {name: made[name] for name in declared}
+def ran(exe: Any, wanted: Wanted) -> tuple[MadeUp, dict[str, Array]]:
+    """The inputs of a call, and what it gives."""
+    return called(exe, wanted.given(exe.inputs))
+
+
+def print_made_up(made: MadeUp | None, *, is_json: bool = False) -> None:
+    """Which inputs nobody gave, and how to give others."""
+    if made is not None and made.names:
+        where = sys.stderr if is_json else sys.stdout
+        print(f"made up: {made} (--dim and --input give others)", file=where)
+
+
+def made_up_facts(made: MadeUp | None) -> dict[str, Any]:
+    return {n: facts_of(made.arrays[n]) for n in made.names} if made is not None else {}
 
 
 def _number(text: str) -> float | int | None:
@@ -70,15 +85,6 @@ def _number(text: str) -> float | int | None:
         except ValueError:
             continue
     return None
-
-
-def _filled(name: str, value: float, like: Array) -> Array:
-    """An array of this number alone; one that its dtype cannot hold is a slip."""
-    with np.errstate(all="ignore"):
-        made = np.full_like(like, value)
-    if made.dtype.kind in "iub" and made.size and made.flat[0] != value:
-        raise Error(f"input {name!r} is {like.dtype}, which cannot be {value}.")
-    return made
 
 
 def _check_names(sizes: Mapping[str, int], declared: Mapping[str, Shape | None]) -> None:
@@ -101,13 +107,6 @@ def loaded(path: str) -> Array:
     return found
 
 
-def sizes_asked(declared: Mapping[str, Shape | None], wanted: Wanted) -> dict[str, int]:
-    """Of named dims, as far as files or options say."""
-    files = {n: f for n, f in wanted.files.items() if n in declared and _number(f) is None}
-    given = {name: loaded(path) for name, path in files.items()}
-    return {**sizes_in(given, declared), **wanted.sizes}
-
-
 def sizes_in(given: Mapping[str, Array], declared: Mapping[str, Shape | None]) -> dict[str, int]:
     """The named dims that arrays already say."""
     found: dict[str, int] = {}
@@ -115,7 +114,8 @@ def sizes_in(given: Mapping[str, Array], declared: Mapping[str, Shape | None]) -
         shape = declared[name]
         if shape is not None and shape.rank == array.ndim:
             named = zip(shape.dims, array.shape)
-            found |= {d.name: n for d, n in named if isinstance(d, Dim) and d.symbol}
+            symbols = [(d.bound_symbol, n) for d, n in named if isinstance(d, Dim)]
+            found |= {symbol.name: n for symbol, n in symbols if symbol}
     return found
 
 

@@ -21,10 +21,11 @@ def names_of_targets() -> list[str]:
 
 
 def known_target(name: str | None) -> str | None:
-    """A target that plans are made for: one of the seven, or another that has a backend."""
-    from rlx.backends.base import backend_names
+    """A target that plans are made for: one of the seven, or another that has a backend; with a
+    variant where its backend has some, as tpu:v5e."""
+    from rlx.backends.registry import backend_names
 
-    if name is None or name in names_of_targets():
+    if name is None or name.partition(":")[0] in names_of_targets():
         return name
     known = [n for n in backend_names() if n != "reference"]
     if name not in known:
@@ -36,7 +37,7 @@ def backend_target(name: str | None) -> str | None:
     """A target to run on, such as cpu, cpu:avx2 or reference."""
     if name is None:
         return None
-    from rlx.backends.base import find_backend
+    from rlx.backends.registry import find_backend
     from rlx.core.errors import UnsupportedError
 
     try:
@@ -49,7 +50,7 @@ def backend_target(name: str | None) -> str | None:
 
 
 def _targets(incomplete: str) -> Iterable[str]:
-    from rlx.backends.base import backend_names
+    from rlx.backends.registry import backend_names
 
     return [n for n in backend_names() if n.startswith(incomplete)]
 
@@ -58,24 +59,40 @@ ModelFile = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="An .onnx, .ir, .lir or .rlx file, or a model's folder."),
 ]
+LANGUAGE_MODEL = "A .gguf file, or a folder of safetensors."
+KvCache = Annotated[
+    str | None,
+    typer.Option(
+        "--kv", metavar="FORMAT",
+        help="What keys and values are cached in: f16, bf16, f32 or q8_0. (default: f16)",
+    ),
+]  # fmt: skip
 PlannedFor = Annotated[
     str,
     typer.Option(
         "--target", "-t", metavar="TARGET", callback=known_target, autocompletion=_targets,
-        help="Whose plan: cpu, cuda, rocm, metal, mlx, wgpu, tpu.",
+        help="Whose plan: cpu, cuda, rocm, metal, mlx, wgpu, tpu; or a variant, as tpu:v5e:2x2.",
     ),
 ]  # fmt: skip
 RunOn = Annotated[
     str | None,
     typer.Option(
         "--target", "-t", metavar="TARGET", callback=backend_target, autocompletion=_targets,
-        help="Such as cpu, cuda, cuda:1, reference. (default: cpu, if llvmlite is there)",
+        help="Such as cpu, cuda, cuda:1, wgpu, reference. (default: cpu, if llvmlite is there)",
     ),
 ]  # fmt: skip
 Threads = Annotated[
     int | None,
     typer.Option("--threads", min=1, help="Cores that a call may use. (default: all)"),
 ]
+Activations = Annotated[
+    str,
+    typer.Option(
+        "--precision", metavar="NAME",
+        help="What quantised weights are multiplied with is rounded to: int8 (file), or int16; "
+             "exact is f32, bf16 rounds f32 weights, too.",
+    ),
+]  # fmt: skip
 Tuning = Annotated[
     Tune,
     typer.Option(
@@ -86,6 +103,12 @@ Doubles = Annotated[
     Literal["f32"] | None,
     typer.Option(
         "--f64", help="Compute a model's f64 in f32 on targets without f64. (default: refuse it)"
+    ),
+]
+Mesh = Annotated[
+    str | None,
+    typer.Option(
+        "--mesh", metavar="AXES", help="Devices that run one program, with -t tpu: data=2,model=2."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -126,6 +149,17 @@ def sizes_of(given: list[str] | None) -> dict[str, int]:
     for name, value in found.items():
         if not value.isdecimal():
             raise typer.BadParameter(f"{name}={value} is not NAME=SIZE", param_hint="--dim")
+    return {name: int(value) for name, value in found.items()}
+
+
+def mesh_of(given: str | None) -> dict[str, int] | None:
+    """NAME=DEVICES,NAME=DEVICES, by name."""
+    if given is None:
+        return None
+    found = pairs(given.split(","), "--mesh")
+    for name, value in found.items():
+        if not value.isdecimal():
+            raise typer.BadParameter(f"{name}={value} is not AXIS=DEVICES", param_hint="--mesh")
     return {name: int(value) for name, value in found.items()}
 
 

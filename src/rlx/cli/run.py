@@ -24,6 +24,7 @@ def verb(
     threads: options.Threads = None,
     tune: options.Tuning = "bitwise",
     f64: options.Doubles = None,
+    mesh: options.Mesh = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Write each output there, as .npy."),
@@ -41,18 +42,21 @@ def verb(
     from rlx.cli import inputs, models
 
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, tune=tune, f64=f64)
-    given = inputs.inputs_of(exe, wanted)
-    made = exe.run(given)
+    axes = options.mesh_of(mesh)
+    exe = models.compiled(model, target, threads, wanted, tune=tune, f64=f64, mesh=axes)
+    taken, made = inputs.ran(exe, wanted)
+    given = taken.arrays
     written = _written(Path(output), made) if output else {}
     if is_json:
         kinds = {"inputs": given, "outputs": made}
         facts = {k: {n: inputs.facts_of(a) for n, a in v.items()} for k, v in kinds.items()}
-        options.print_json({"model": model, **facts, "files": written})
+        notes = {"made_up": list(taken.names), "files": written}
+        options.print_json({"model": model, **facts, **notes})
         return 0
     for kind, arrays in (("in ", given), ("out", made)):
         for name, array in arrays.items():
             print(kind, inputs.described(name, array))
+    inputs.print_made_up(taken)
     for path in written.values():
         print(f"wrote {path}")
     return 0

@@ -19,6 +19,7 @@ def verb(
     target: options.RunOn = None,
     threads: options.Threads = None,
     tune: options.Tuning = "bitwise",
+    f64: options.Doubles = None,
     calls: Annotated[int, typer.Option("--calls", min=1, help="How many calls to show.")] = 3,
     files: options.InputFiles = None,
     params: options.ParamFiles = None,
@@ -34,8 +35,11 @@ def verb(
     from rlx.cli import inputs, models
 
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, cache=False, tune=tune)
-    program, given = models.settled(exe, inputs.inputs_of(exe, wanted))
+    exe = models.compiled(
+        model, target, threads, wanted, cache=False, is_weighed=True, tune=tune, f64=f64
+    )
+    taken, _ = inputs.ran(exe, wanted)
+    program, given = exe.settled(taken.arrays)
     made = program.trace(given, calls=calls)
     made.save(output)
     facts: dict[str, Any] = {
@@ -47,6 +51,7 @@ def verb(
     if is_json:
         options.print_json(facts)
     else:
+        inputs.print_made_up(taken)
         print(
             "wrote {file}: {passes} passes, {units} compile units, {calls} calls on {threads} "
             "threads, {events} events".format(**facts)

@@ -1,7 +1,8 @@
 """Validation of the arguments of public calls.
 
 A wrong type is the caller's mistake and has one error, which names the argument, what it is, and
-what to give; it is not whatever the first line that uses it happens to raise.
+what to give; it is not whatever the first line that uses it happens to raise. So are arguments that
+a call does not take, too many of them or too few: the error states the call that works.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from rlx.core.errors import Error, GraphError
 from rlx.core.intervals import whole
+from rlx.core.public_calls import marked_public, raise_misuse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +71,10 @@ def _is_encodable(text: str) -> bool:
 NONE = Kind("None", lambda v: v is None)
 FLAG = Kind("True or False", lambda v: isinstance(v, bool))
 TEXT = Kind("a string", lambda v: isinstance(v, str))
+TEXTS = Kind(
+    "a list of strings",
+    lambda v: isinstance(v, list | tuple) and all(isinstance(t, str) for t in cast(Any, v)),
+)
 COUNT = Kind(f"a whole number from 1 to {MAX_COUNT:,}", _is_count)
 WHOLE = Kind("a whole number", lambda v: whole(v) is not None)
 SECONDS = Kind(f"a number of seconds, at most {MAX_SECONDS:,}", _is_seconds)
@@ -111,11 +117,16 @@ def checked_by(error: type[Error], **kinds: Kind) -> Callable[[Callable[P, R]], 
         @functools.wraps(function)
         def checking(*args: P.args, **kwargs: P.kwargs) -> R:
             for name, value in (*zip(names, args), *kwargs.items()):
-                if name in kinds:
+                if name in kinds and not kinds[name].accepts(value):
+                    raise_misuse(function, args, kwargs)
                     kinds[name].check(name, value, error)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                raise_misuse(function, args, kwargs)
+                raise
 
-        return checking
+        return marked_public(checking)
 
     return decorated
 

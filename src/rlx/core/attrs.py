@@ -42,7 +42,7 @@ class HeldGraph(ABC):
         """Does it name a dim, whose size only a call knows?"""
 
     @abstractmethod
-    def seal(self, use: str = "a body") -> None:
+    def _seal(self, use: str = "a body") -> None:
         """From now on it is a value: it cannot be changed."""
 
     @abstractmethod
@@ -86,6 +86,15 @@ class Data:
         return f"Data({DType.of(self.array.dtype)}{list(self.array.shape)})"
 
 
+def only_sequence(hints: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The one attribute, where it is a sequence: its elements may be given one by one."""
+    if len(names) != 1:
+        return None
+    hint = hints.get(names[0])
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return names[0] if any(get_origin(o) is tuple for o in options) else None
+
+
 def converter(hint: Any) -> Convert:
     """The check that turns a given value into the canonical value of type `hint`."""
     if hint in _PLAIN:
@@ -107,7 +116,7 @@ def _int(value: Any, rank: int) -> int:
     if number is None:
         raise GraphError(f"expected a whole number, got {value!r}")
     if not -(2**63) <= number < 2**64:
-        raise GraphError(f"{number} does not fit 64 bits")
+        raise GraphError(f"{number} does not fit 64 bits. Give a smaller number")
     return number
 
 
@@ -149,7 +158,9 @@ def _data(value: Any, rank: int) -> Data:
 def _axis(value: Any, rank: int) -> int:
     axis = _int(value, rank)
     if not -rank <= axis < rank:
-        raise GraphError(f"axis {axis} is out of range for rank {rank}")
+        raise GraphError(
+            f"axis {axis} is out of range for rank {rank}. Give one from {-rank} to {rank - 1}"
+        )
     return axis % rank
 
 
@@ -159,7 +170,7 @@ def _axes(value: Any, rank: int) -> tuple[int, ...]:
     given = value if isinstance(value, tuple | list) else (value,)
     axes = tuple(sorted(_axis(v, rank) for v in given))
     if len(set(axes)) != len(axes):
-        raise GraphError(f"axes {tuple(given)} name one axis twice")
+        raise GraphError(f"axes {tuple(given)} name one axis twice. Name each once")
     return axes
 
 
@@ -172,7 +183,7 @@ def _shape(value: Any, rank: int) -> Shape:
 def _graph(value: Any, rank: int) -> Any:
     if not isinstance(value, HeldGraph):
         raise GraphError(f"expected a rlx.Graph, got {type(value).__name__}")
-    value.seal()
+    value._seal()  # pyright: ignore[reportPrivateUsage]
     return value
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeAlias, TypeGuard
 
 from rlx.core.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
 from rlx.core.errors import GraphError
 from rlx.core.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
+from rlx.core.public_calls import public_class
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 8000, 32, 2**127
 """Bounds no model meets, so that a hostile one cannot make sizes that take forever to compute."""
 
 
+@public_class
 class Dim:
     """A symbolic dimension. `Dim("seq", 1, 4096)` names one; arithmetic makes others."""
 
@@ -65,6 +68,15 @@ class Dim:
                 return None
 
     @property
+    def bound_symbol(self) -> Symbol | None:
+        """The symbol that has the size of this dim: s itself, or s of a multiple, k*(s//k)."""
+        match self.terms:
+            case (((Call("//", (Dim() as rounded, int(k))),), factor),) if k == factor > 0:
+                return rounded.symbol
+            case _:
+                return self.symbol
+
+    @property
     def name(self) -> str:
         """The symbol's name; the expression's text where it is more than one symbol."""
         return self.symbol.name if self.symbol else str(self)
@@ -86,10 +98,12 @@ class Dim:
 
     @property
     def min(self) -> int | None:
+        """The least size; None where it is not known."""
         return self.bounds[0]
 
     @property
     def max(self) -> int | None:
+        """The largest size; None where it is not known."""
         return self.bounds[1]
 
     def addends(self) -> list[DimLike]:
@@ -147,7 +161,10 @@ class Dim:
         return _mod(other, self)
 
     def __bool__(self) -> bool:
-        raise GraphError(f"the size {self} is not known yet, so it has no truth value.")
+        raise GraphError(
+            f"the size {self} is not known yet, so it has no truth value. "
+            "Compare sizes in the graph, or give the dim a range."
+        )
 
     def __index__(self) -> int:
         raise GraphError(f"the size {self} is not known yet. Bind it, or write it as a Dim.")
@@ -193,14 +210,14 @@ def dim_max(a: DimLike, b: DimLike) -> DimLike:
     """The greater of two dims."""
     if provably_le(a, b):
         return b
-    return a if provably_le(b, a) else _call("max", *sorted((a, b), key=str))
+    return a if provably_le(b, a) else _from_terms({(ordered_call("max", a, b),): 1})
 
 
 def dim_min(a: DimLike, b: DimLike) -> DimLike:
     """The lesser of two dims."""
     if provably_le(a, b):
         return a
-    return b if provably_le(b, a) else _call("min", *sorted((a, b), key=str))
+    return b if provably_le(b, a) else _from_terms({(ordered_call("min", a, b),): 1})
 
 
 def round_up(dim: DimLike, to: int = 64) -> DimLike:
@@ -327,6 +344,10 @@ def _terms(dim: DimLike) -> Terms:
 
 def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:
     """The canonical dim of a sum of monomials; an int if nothing symbolic is left."""
+    if any(map(case_of, terms)):
+        from rlx.core.translation import normal
+
+        terms = normal(terms)
     kept = [(facts_of(term[0]), term) for term in terms.items() if term[1]]
     if not kept:
         return 0
@@ -361,6 +382,8 @@ def _raised(dim: DimLike, by: int) -> DimLike:
         return dim
     if not isinstance(dim, Dim):
         return dim + by
+    if any(case_of(m) for m, _ in dim.terms):
+        return _sum([(dim, 1), (by, 1)])
     head, last = dim.terms, 0
     if head[-1][0] == ():
         head, last = head[:-1], head[-1][1]
@@ -424,6 +447,18 @@ def _residue(monomial: Monomial, c: int, b: int) -> int:
 
 def has_cases(atom: Atom) -> TypeGuard[Call]:
     return isinstance(atom, Call) and atom.fn in ("max", "min")
+
+
+@lru_cache(1 << 16)
+def case_of(monomial: Monomial) -> Call | None:
+    """The one maximum or minimum of a product."""
+    found = [atom for atom in monomial if has_cases(atom)]
+    return found[0] if len(found) == 1 else None
+
+
+def ordered_call(fn: str, a: DimLike, b: DimLike) -> Call:
+    """Of two arguments whose order does not matter."""
+    return Call(fn, (a, b) if str(a) <= str(b) else (b, a))
 
 
 def _mod(a: DimLike, b: DimLike) -> DimLike:

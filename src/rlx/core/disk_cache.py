@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from rlx._version import __version__
 from rlx.core.arguments import FLAG, NONE, PATH
 from rlx.core.errors import Error
-from rlx.core.files import HeldFile, path_of
+from rlx.core.files import NO_LINKS, READING, WRITING, HeldFile, path_of
 from rlx.core.sections import Bytes, Sections, packed
 
 MAX_BYTES = 2 << 30
@@ -82,7 +82,7 @@ class Cache:
             return None
         path = self._path(key)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, READING | NO_LINKS)
         except OSError:
             return None
         try:
@@ -96,6 +96,10 @@ class Cache:
             with contextlib.suppress(OSError):
                 os.utime(path, ns=(time.time_ns(), seen.st_mtime_ns))
         return found
+
+    def paths(self) -> list[Path]:
+        """The files of all entries, good or not."""
+        return list(self._files())
 
     def has(self, prefix: str) -> bool:
         """Is there an entry, good or not, whose key begins like this?"""
@@ -171,8 +175,7 @@ class Cache:
         if not self._is_trusted():
             return None
         try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(os.path.join(self.folder, name), flags)
+            descriptor = os.open(os.path.join(self.folder, name), READING | NO_LINKS)
             with os.fdopen(descriptor, "rb") as file:
                 return (
                     file.read(_MAX_NOTE_BYTES).decode() if _is_own(os.fstat(descriptor)) else None
@@ -183,6 +186,11 @@ class Cache:
     def write_note(self, name: str, text: str) -> bool:
         """Keep a text under a name, all of it or nothing; False where that fails."""
         return self._is_trusted() and self._write(name, [text.encode()])
+
+    def drop_note(self, name: str) -> None:
+        """Remove it, where it is there."""
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self.folder, name))
 
     # -- the folder ----------------------------------------------------------------------------
 
@@ -252,6 +260,9 @@ def _max_bytes(environment: Mapping[str, str]) -> int:
 
 
 def _is_own(found: os.stat_result) -> bool:
+    """Windows has no such owners and modes: there the access list of the user's profile holds."""
+    if not hasattr(os, "geteuid"):
+        return True
     return found.st_uid == os.geteuid() and not found.st_mode & _FOREIGN
 
 
@@ -263,7 +274,7 @@ def _removed(path: Path) -> None:
 
 def _created(path: Path) -> Any:
     """A new file of the user's own, to write to."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = WRITING | os.O_CREAT | os.O_EXCL | NO_LINKS
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
@@ -288,11 +299,13 @@ def _entry(used: float, size: int, path: Path) -> Entry:
 
 def key_of(*parts: str) -> str:
     """A key of all of the parts, and of the code of rlx that makes something of them."""
-    return blake2b("\0".join([*parts, __version__, _code()]).encode(), digest_size=16).hexdigest()
+    return blake2b(
+        "\0".join([*parts, __version__, code_stamp()]).encode(), digest_size=16
+    ).hexdigest()
 
 
 @functools.cache
-def _code() -> str:
+def code_stamp() -> str:
     """A stamp of the package's files: what an older or an edited one made is not met again."""
     root = Path(__file__).parents[1]
     h = blake2b(digest_size=16)

@@ -15,9 +15,17 @@ class UnknownNameError(GraphError, AttributeError):
     """A method that is neither the builder's own nor an op or block."""
 
 
+class CallError(Error, TypeError):
+    """A call with arguments that a public function does not take."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """More memory is needed than there is."""
 
 
 class UnsupportedError(Error, NotImplementedError):
     """A valid graph that rlx, or the chosen target, cannot do yet."""
+
+
+class MisfitError(Error):
+    """Inputs that rlx made up do not fit a model; others may: the error says how to give them."""

@@ -15,17 +15,21 @@ import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from rlx.core.arguments import PATH
 from rlx.core.errors import Error
 from rlx.core.memory_limits import require_memory
+from rlx.core.pages import zeroed
 
 _ALIGNMENT = 64
 _MAX_READ_BYTES = 1 << 30
 """Linux reads at most 2 GiB - 4 KiB at a time."""
+READING = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""Flags by which files are opened for their bytes, on any system."""
+NOT_WAITING, NO_LINKS = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_NOFOLLOW", 0)
+WRITING = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _LIVE = ("/dev/", "/proc/")
 """Where a path may be a name of an open file: one must not be renamed over."""
 
@@ -35,6 +39,8 @@ def path_of(path: Any) -> Path:
     PATH.check("the path", path)
     return Path(path)
 
+
+_turn = Lock()
 
 # -- reading ---------------------------------------------------------------------------------------
 
@@ -67,7 +73,7 @@ class HeldFile:
         made = _memory(max(0, stop - start), self.name)
         at = 0
         while at < len(made):
-            got = os.preadv(self._descriptor, [made[at : at + _MAX_READ_BYTES]], start + at)
+            got = self._read_into(made[at : at + _MAX_READ_BYTES], start + at)
             if got == 0:
                 break
             at += got
@@ -75,13 +81,24 @@ class HeldFile:
             raise Error(f"{self.name} has changed since it was opened. Load the model again.")
         return made.toreadonly()
 
+    def _read_into(self, part: memoryview, start: int) -> int:
+        """Threads read beside each other; a system without `preadv` moves a place that they share,
+        so that they take turns."""
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor, [part], start)
+        with _turn:
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            data = os.read(self._descriptor, len(part))
+        part[: len(data)] = data
+        return len(data)
+
 
 def opened(path: str | os.PathLike[str]) -> HeldFile:
     """The file at `path`, which must be a regular one; a pipe that nobody writes to is not waited
     for."""
     name = os.fspath(path)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(name, READING | NOT_WAITING)
     except (OSError, ValueError) as error:
         raise Error(f"{name} cannot be read: {reason(error)}.") from None
     try:
@@ -94,9 +111,7 @@ def opened(path: str | os.PathLike[str]) -> HeldFile:
 
 def _memory(size: int, name: str) -> memoryview:
     require_memory(size, f"{name}: what is read of it")
-    whole = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -whole.ctypes.data % _ALIGNMENT
-    return whole[start : start + size].data
+    return zeroed(size, _ALIGNMENT).data
 
 
 def _stamp(info: os.stat_result) -> list[int]:
@@ -140,7 +155,7 @@ def _is_live(path: Path) -> bool:
 
 @contextmanager
 def _through(path: Path) -> Generator[BinaryIO]:
-    flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_TRUNC if path.is_file() else 0)
+    flags = WRITING | (os.O_TRUNC if path.is_file() else 0)
     with os.fdopen(os.open(path, flags), "wb") as file:
         yield file
 
@@ -152,7 +167,7 @@ def _replacing(path: Path) -> Generator[BinaryIO]:
     try:
         with beside.open("xb") as file:
             with contextlib.suppress(OSError):
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                os.chmod(beside, stat.S_IMODE(target.stat().st_mode))
             yield file
         beside.replace(target)
     except BaseException:

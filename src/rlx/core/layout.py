@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.core.dim import Dim, DimLike
+from rlx.core.public_calls import public_class
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Element (i, j, …) is at `offset + i·strides[0] + j·strides[1] + …`, in elements."""
@@ -18,6 +20,7 @@ class Layout:
 
     @classmethod
     def contiguous(cls, dims: Sequence[DimLike], offset: DimLike = 0) -> Layout:
+        """The layout of an array in row-major order, without gaps."""
         strides: list[DimLike] = []
         step: DimLike = 1
         for d in reversed(dims):
@@ -32,6 +35,7 @@ class Layout:
         return all(d == 1 or s == p for d, s, p in zip(self.dims, self.strides, plain))
 
     def permuted(self, perm: Sequence[int]) -> Layout:
+        """The layout with its axes in another order."""
         return Layout(
             tuple(self.dims[p] for p in perm), tuple(self.strides[p] for p in perm), self.offset
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rlx.core.errors import OutOfMemoryError
 
@@ -17,7 +18,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def memory_bytes() -> int:
     """The least of physical memory, the limit of the container, and the limits of the process."""
-    return min(_of_machine(), *_of_process())
+    return min([_of_machine(), *_of_process()])
 
 
 def require_memory(size: int, what: str) -> None:
@@ -40,6 +41,11 @@ def require_table(size: int, what: str) -> None:
 
 
 def _of_process() -> Iterator[int]:
+    """Systems without such limits have no module for them."""
+    try:
+        import resource
+    except ImportError:
+        return
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         soft, _ = resource.getrlimit(kind)
         yield soft if soft != resource.RLIM_INFINITY else 1 << 63
@@ -47,8 +53,22 @@ def _of_process() -> Iterator[int]:
 
 @functools.cache
 def _of_machine() -> int:
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([physical, *_of_container()])
+    return min([physical_bytes(), *_of_container()])
+
+
+def physical_bytes() -> int:
+    """All memory of the machine."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _by_windows(ctypes)
+
+
+def _by_windows(library: Any) -> int:
+    """GlobalMemoryStatusEx writes 64 bytes, the first 4 of which say so; the physical memory is in
+    those from the eighth on."""
+    status = (ctypes.c_uint64 * 8)(64)
+    is_known = library.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return status[1] if is_known else 1 << 63
 
 
 def _of_container() -> Iterator[int]:

@@ -18,17 +18,17 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from rlx.core.errors import Error
 from rlx.core.files import HeldFile, opened
 
-_MAGIC = b"rlxfile\x01"
+MAGIC = b"rlxfile\x01"
 _LENGTHS = struct.Struct("<QQ")
 _DIGEST = 16
-_HEAD = len(_MAGIC) + _LENGTHS.size + _DIGEST
+_HEAD = len(MAGIC) + _LENGTHS.size + _DIGEST
 _ALIGNMENT = 64
 _HELD = 1 << 20
 """Files from this size on stay open and are read by section; a smaller one is read at once."""
@@ -47,7 +47,7 @@ def packed(head: Mapping[str, Any], sections: Mapping[str, Bytes]) -> Iterator[B
     manifest = json.dumps({"head": head, "sections": entries}, separators=(",", ":")).encode()
     base = _aligned(_HEAD + len(manifest))
     lengths = _LENGTHS.pack(base + ends[-1], len(manifest))
-    yield _MAGIC + lengths + bytes.fromhex(_hash([lengths, manifest])) + manifest
+    yield MAGIC + lengths + bytes.fromhex(_hash([lengths, manifest])) + manifest
     at = _HEAD + len(manifest) - base
     for (start, size, _), section in zip(entries.values(), sections.values()):
         yield bytes(start - at)
@@ -95,9 +95,9 @@ class Sections:
     def of(cls, name: str, data: memoryview | HeldFile) -> Sections:
         """The bytes of a file; `name` is what errors call it."""
         size = len(data)
-        if size < _HEAD or bytes(data[: len(_MAGIC)]) != _MAGIC:
+        if size < _HEAD or bytes(data[: len(MAGIC)]) != MAGIC:
             raise Error(f"{name} is no file of rlx, or of another version of its format.")
-        lengths = data[len(_MAGIC) : len(_MAGIC) + _LENGTHS.size]
+        lengths = data[len(MAGIC) : len(MAGIC) + _LENGTHS.size]
         end, manifest_bytes = _LENGTHS.unpack(lengths)
         if end != size or manifest_bytes > size - _HEAD:
             raise _broken(name, f"it has {size:,} bytes and says {end:,}")
@@ -106,6 +106,11 @@ class Sections:
             raise _broken(name, "its checksum is wrong")
         head, entries = _parsed(name, bytes(manifest))
         return cls(name, head, entries, data, _aligned(_HEAD + manifest_bytes))
+
+    def under(self, prefix: str) -> Sections:
+        """The sections whose names begin so, by the rest of their names."""
+        inside = {k[len(prefix) :]: v for k, v in self.entries.items() if k.startswith(prefix)}
+        return replace(self, entries=inside)
 
     def __contains__(self, section: str) -> bool:
         return section in self.entries

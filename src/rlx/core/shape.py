@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 from rlx.core.arguments import MAPPING, NONE, instance
 from rlx.core.dim import Dim, DimLike, is_static, product, substitute, symbols_of
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.intervals import whole
+from rlx.core.public_calls import public_class
 
 MAX_BYTES = 2**63 - 1
 
@@ -36,6 +38,11 @@ class OutOfRange(GraphError):
     """A call has a size outside of the range that a model was compiled for."""
 
 
+ShapeLike: TypeAlias = "Shape | Iterable[DimLike | str]"
+"""A shape, or its dims: sizes, names, or rlx.Dims."""
+
+
+@public_class
 class Shape:
     """The dims and dtype of one value. Printed `f32[4, seq, 384]`."""
 
@@ -43,14 +50,25 @@ class Shape:
     dims: tuple[DimLike, ...]
     dtype: DType
 
-    def __init__(self, dims: Iterable[DimLike], dtype: DType | str = DType.F32) -> None:
-        if not isinstance(dims, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    def __init__(self, dims: Iterable[DimLike | str], dtype: DType | str = DType.F32) -> None:
+        if not isinstance(dims, Iterable) or isinstance(dims, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"Shape takes a list of dims, got {dims!r}.")
         self.dims = tuple(_checked(d) for d in dims)
         self.dtype = DType.of(dtype)
         self._hash = hash((self.dims, self.dtype.value))
         if self.is_static and self.size_bytes > MAX_BYTES:  # pyright: ignore[reportOperatorIssue]
             raise GraphError(f"{self} has more than 2^63 bytes. Use smaller dims.")
+
+    @classmethod
+    def of(cls, value: ShapeLike, dtype: Any = None) -> Shape:
+        """A shape stands for itself; dims make one, of f32 if no dtype is given."""
+        if not isinstance(value, Shape):
+            return cls(value, DType.F32 if dtype is None else dtype)
+        if dtype is not None and DType.of(dtype) is not value.dtype:
+            raise GraphError(
+                f"{value} is of {value.dtype}, and dtype is {dtype}. Give one of them."
+            )
+        return value
 
     @classmethod
     def batch_seq(cls, hidden: DimLike, dtype: DType | str = DType.F32) -> Shape:
@@ -71,18 +89,22 @@ class Shape:
 
     @property
     def rank(self) -> int:
+        """How many axes it has."""
         return len(self.dims)
 
     @property
     def num_elements(self) -> DimLike:
+        """The product of its dims."""
         return product(self.dims)
 
     @property
     def size_bytes(self) -> DimLike:
+        """The bytes of its elements."""
         return self.num_elements * self.dtype.itemsize
 
     @property
     def is_static(self) -> bool:
+        """Has it no named dims?"""
         return all(is_static(d) for d in self.dims)
 
     @property
@@ -99,12 +121,15 @@ class Shape:
 
     @property
     def dynamic_symbols(self) -> tuple[Dim, ...]:
+        """Its named dims, by name."""
         return symbols_of(self.dims)
 
     def dim(self, axis: int) -> DimLike:
+        """The size of an axis; a negative one counts from the back."""
         return self.dims[self._axis(axis)]
 
     def with_dim(self, axis: int, dim: DimLike) -> Shape:
+        """The shape with another size of one axis."""
         dims = list(self.dims)
         dims[self._axis(axis)] = dim
         return Shape(dims, self.dtype)
@@ -116,9 +141,11 @@ class Shape:
         return at
 
     def with_dims(self, dims: Iterable[DimLike]) -> Shape:
+        """The shape with other dims."""
         return Shape(dims, self.dtype)
 
     def with_dtype(self, dtype: DType) -> Shape:
+        """The shape with another dtype."""
         return Shape(self.dims, dtype)
 
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Shape:
@@ -128,6 +155,7 @@ class Shape:
         return Shape((substitute(d, sizes) for d in self.dims), self.dtype)
 
     def broadcast_with(self, other: Shape) -> Shape:
+        """The shape of an elementwise op on both, as NumPy broadcasts."""
         instance(Shape).check("other", other, GraphError)
         return Shape(broadcast(self.dims, other.dims), self.dtype)
 
@@ -161,22 +189,25 @@ def broadcast(*dims: tuple[DimLike, ...]) -> tuple[DimLike, ...]:
     return tuple(result)
 
 
-def _checked(dim: DimLike) -> DimLike:
+def _checked(dim: DimLike | str) -> DimLike:
     if isinstance(dim, Dim):
         return dim
+    if isinstance(dim, str):
+        return Dim(dim)
     size = whole(dim)
     if size is None:
-        raise GraphError(f"{dim!r} is not a dim: use a whole number or a rlx.Dim.")
+        raise GraphError(f"{dim!r} is not a dim: use a whole number, a name or a rlx.Dim.")
     if size < 0:
-        raise GraphError(f"a dim of {size} is negative.")
+        raise GraphError(f"a dim of {size} is negative. Give 0 or more.")
     if size > MAX_BYTES:
-        raise GraphError(f"a dim of {size} is past 2^63.")
+        raise GraphError(f"a dim of {size} is past 2^63. Give a smaller one.")
     return size
 
 
 SIZES = NONE | MAPPING
 
 
+@public_class
 class DimBinding:
     """Sizes for named dims."""
 

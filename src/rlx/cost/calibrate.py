@@ -148,13 +148,24 @@ def machine(detail: str = "") -> dict[str, str]:
 @functools.cache
 def _processor() -> str:
     """Its model name, family, model and stepping."""
+    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
+    found = _cpuinfo()
+    return " ".join(found[k] for k in wanted if k in found) or processor_name()
+
+
+def processor_name() -> str:
+    """As its maker calls it, where the system says so."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+@functools.cache
+def _cpuinfo() -> dict[str, str]:
+    """Linux's facts of the last processor; none elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
-    found = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    return " ".join(found[k] for k in wanted if k in found) or platform.machine()
+        return {}
+    return {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
 
 
 def note_name(target: str) -> str:
@@ -176,11 +187,11 @@ def _rate(value: Any) -> float:
 
 
 def _numbers_text(n: Numbers) -> str:
-    caches = ", ".join(f"{c.bytes >> 10:,} KB at {c.gb_s:.0f} GB/s" for c in n.caches)
+    caches = "".join(f"{c.bytes >> 10:,} KB at {c.gb_s:.0f} GB/s, " for c in n.caches)
     rates = ", ".join(f"{d.value} {v:,.0f}" for d, v in n.gflops.items())
     return (
         f"  {n.threads} thread{'s' * (n.threads > 1)}: a kernel {n.dispatch_ns:.0f} ns, "
-        f"fork-join {n.fork_join_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}, "
-        f"memory {n.memory_gb_s:.0f} GB/s, readback {n.readback_gb_s:.0f}, "
-        f"transposing copies {n.transpose_gb_s:.0f}; GFLOP/s: {rates}"
+        f"fork-join {n.fork_join_ns:,.0f} ns, a call {n.roundtrip_ns:,.0f} ns; {caches}"
+        f"memory {n.memory_gb_s:.3g} GB/s, readback {n.readback_gb_s:.3g}, "
+        f"transposing copies {n.transpose_gb_s:.3g}; GFLOP/s: {rates}"
     )

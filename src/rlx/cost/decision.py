@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from rlx.core.dtype import DType
+from rlx.core.public_calls import public_class
+from rlx.core.units import flops_text, size_text, time_text
 from rlx.cost.gate import FusionBenefit, is_dominating
 from rlx.cost.layout_cost import NO_COST, LayoutCost
 from rlx.cost.stable_id import Identities
@@ -24,17 +26,19 @@ KINDS = {
     "fusion": "several nodes as one kernel",
     "kernel": "which kernel runs a step, or why a kernel is not there",
     "layout": "the memory layout of a value, and whether it is copied",
-    "in_place": "a result written over an operand at its last use",
+    "in_place": "a result written over an operand at its last use, or into a state",
     "phase": "work done when parameters are set, instead of on every call",
     "precision": "the dtype that arithmetic is done in",
     "schedule": "how a kernel is parallelised, and by which tiles",
     "capacity": "storage for an unbounded size, grown at run time",
+    "sharding": "which part of a value each device of a mesh has",
     "cut": "where a call leaves native code",
     "import": "what the front end decided while importing the model",
 }
 """Every kind of decision."""
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One choice: what was considered where, the verdict, why, and what it should save."""
@@ -108,7 +112,7 @@ class DecisionLog:
         verdict, reason, gain_ns = self._weigh(candidate)
         benefit, why = candidate.benefit, candidate.why
         return self._record(candidate.nodes, Decision(
-            "", candidate.what, candidate.where, verdict, f"{why}; {reason}" if why else reason,
+            "", candidate.what, candidate.where, verdict, _because(why, verdict, reason),
             gain_ns,
             benefit.device_traffic_bytes_saved
             + benefit.host_readback_bytes_saved
@@ -167,10 +171,13 @@ class DecisionLog:
         if is_dominating(
             candidate.benefit, -candidate.flops_delta, *astuple(candidate.layout_savings)
         ):
-            return True, f"no worse in anything; saves {_savings(candidate)}", gain_ns
+            return True, f"saves {_savings(candidate)}, and costs nothing", gain_ns
         if gain_ns >= least_ns:
-            return True, f"gains {gain_ns:,.0f} ns, at least the {least_ns:,.0f} ns asked", gain_ns
-        return False, f"gains {gain_ns:,.0f} ns, less than the {least_ns:,.0f} ns asked", gain_ns
+            return True, f"saves {time_text(gain_ns)}", gain_ns
+        if gain_ns > 0:
+            least = f"less than the threshold of {time_text(least_ns)}"
+            return False, f"would save {time_text(gain_ns)}, {least}", gain_ns
+        return False, f"would cost {time_text(-gain_ns)} more", gain_ns
 
     def _least_ns(self, candidate: Candidate) -> float:
         """The gain that is asked: of a layout, which makes no new kernel, any."""
@@ -197,21 +204,36 @@ class DecisionLog:
         return not self._decisions[key].verdict
 
 
+def _because(why: str, verdict: bool, reason: str) -> str:
+    """What a change is good for, and what its price makes of that."""
+    if not why:
+        return reason
+    return f"{why}; {reason}" if verdict else f"{why}, but it {reason}"
+
+
 def _dtype(nodes: Iterable[Node]) -> DType:
     """The dtype the arithmetic is in: that of the last node's result."""
     return next((n.shapes[0].dtype for n in reversed(list(nodes))), DType.F32)
 
 
 def _savings(candidate: Candidate) -> str:
-    benefit, layout_savings = candidate.benefit, candidate.layout_savings
-    parts = [
-        (benefit.launches_saved + layout_savings.launches, "launch", "launches"),
-        (benefit.sync_points_saved, "sync", "syncs"),
-        (benefit.device_traffic_bytes_saved, "byte of traffic", "bytes of traffic"),
-        (benefit.host_readback_bytes_saved, "byte of readback", "bytes of readback"),
-        (layout_savings.sequential_bytes, "byte copied", "bytes copied"),
-        (layout_savings.transposed_bytes, "byte transposed", "bytes transposed"),
-        (layout_savings.reload_bytes, "byte reloaded", "bytes reloaded"),
-        (layout_savings.flops - candidate.flops_delta, "flop", "flops"),
+    benefit, layout = candidate.benefit, candidate.layout_savings
+    sizes = [
+        (benefit.device_traffic_bytes_saved, "memory traffic"),
+        (benefit.host_readback_bytes_saved, "readback"),
+        (layout.sequential_bytes, "copies"),
+        (layout.transposed_bytes, "transposes"),
+        (layout.reload_bytes, "reloads"),
     ]
-    return ", ".join(f"{n:,} {one if n == 1 else many}" for n, one, many in parts if n)
+    flops = layout.flops - candidate.flops_delta
+    parts = [
+        *_counted(benefit.launches_saved + layout.launches, "launch", "launches"),
+        *_counted(benefit.sync_points_saved, "synchronisation", "synchronisations"),
+        *(f"{size_text(n)} of {what}" for n, what in sizes if n),
+        *([flops_text(flops)] if flops else []),
+    ]
+    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), *parts[-1:]])
+
+
+def _counted(count: int, one: str, many: str) -> list[str]:
+    return [f"{count:,} {one if count == 1 else many}"] if count else []

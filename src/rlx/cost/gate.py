@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from rlx.core.arguments import instance
 from rlx.core.errors import Error
+from rlx.core.public_calls import public, public_class
 
 if TYPE_CHECKING:
     from rlx.cost.target import FusionTarget, Target
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class GraphIoProfile:
     """The I/O of one execution of a graph: four counts, compared by value."""
@@ -38,6 +40,7 @@ class GraphIoProfile:
         )
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class FusionBenefit:
     """Before minus after; negative where a change costs."""
@@ -84,6 +87,7 @@ class FusionBenefit:
         return gain_ns >= min_gain_ns
 
 
+@public
 def fusion_benefit(before: GraphIoProfile, after: GraphIoProfile) -> FusionBenefit:
     """What going from `before` to `after` saves."""
     for name, profile in (("before", before), ("after", after)):
@@ -103,6 +107,7 @@ def is_dominating(benefit: FusionBenefit, *more: int) -> bool:
     return min(savings) >= 0 and max(savings) > 0
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class IoFusionGate:
     """A target's prices. Bandwidths are in GB/s, which is bytes per nanosecond."""

@@ -133,6 +133,15 @@ def is_nhwc(layout: Layout) -> bool:
     return rank > 2 and layout.strides[1] == 1 and dims[1] != 1 and product(dims[2:]) != 1
 
 
+def keeps_channels(before: Shape, after: Shape) -> bool:
+    """Does a reshape split or merge spatial axes alone, such as those of an upsampled image?"""
+    return _same_channels(before.dims, after.dims)
+
+
+def _same_channels(before: Sequence[DimLike], after: Sequence[DimLike]) -> bool:
+    return len(before) > 2 < len(after) and tuple(before[:2]) == tuple(after[:2])
+
+
 def layout_cost(
     node: Node, operands: Sequence[Layout], results: Sequence[Layout], terms: Terms
 ) -> LayoutCost:
@@ -384,6 +393,8 @@ def _is_transposed(layout: Layout, result: Layout, axis: int | None) -> bool:
         return False
     if len(layout.dims) == len(result.dims):
         return layout.dims[axis] != 1 and fastest != axis and layout.strides[axis] != 0
+    if axis == 1 and _same_channels(layout.dims, result.dims):
+        return fastest != axis
     return len(layout.dims) > 1 and fastest != _last_axis(layout)
 
 

@@ -176,6 +176,7 @@ _CPU_GATE = IoFusionGate(50, 0, 50, 50, True, 0, 0)
 _APPLE_GATE = IoFusionGate(500, 5_000, 200, 200, True, 2e6, 1_000)
 _DISCRETE_GATE = IoFusionGate(2_000, 20_000, 800, 50, False, 15e6, 5_000)
 _REMOTE_GATE = IoFusionGate(3_000, 30_000, 100, 40, False, 25e6, 10_000)
+_SOFTWARE_GATE = IoFusionGate(15_000, 200_000, 10, 8, False, 0, 10_000)
 
 _CPU_CACHES = (CacheLevel(32 * KB, 400), CacheLevel(MB, 200), CacheLevel(32 * MB, 100))
 _APPLE_CACHES = (CacheLevel(16 * MB, 400),)
@@ -196,3 +197,7 @@ DOCUMENTED: Mapping[str, Machine] = {
     "tpu": Machine(_REMOTE_GATE, _rates(20_000, 500, 100_000), (CacheLevel(16 * MB, 1_000),)),
 }  # fmt: skip
 """By target: a processor with vectors of 128 bits, and a device of each kind."""
+
+SOFTWARE_GPU = Machine(_SOFTWARE_GATE, _rates(30, 30, 30), (), transpose_gb_s=1)
+"""A driver that runs shaders on some cores of the host: between what was measured of lavapipe and
+of SwiftShader on two. A synchronisation costs its round trip and no more."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlx.core.errors import Error
+from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
 from rlx.cost.gate import FusionBenefit, GraphIoProfile, fusion_benefit
 from rlx.cost.target import FusionTarget, Target, with_bodies
@@ -24,6 +25,7 @@ METADATA = frozenset({"input", "param", "constant", "reshape", "transpose", "nar
 """What the documented rules take for free, also as an output."""
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class GraphIoOptions:
     """How to count."""
@@ -39,6 +41,7 @@ class HasTerms(Protocol):
     def terms(self) -> Terms: ...
 
 
+@public
 def profile_graph_io(
     graph: Any,
     options: GraphIoOptions | None = None,
@@ -93,6 +96,7 @@ def fft_ops() -> frozenset[str]:
     return frozenset(name for name, op in table().items() if op.has_fft)
 
 
+@public
 def host_sync_op_kinds(target: FusionTarget | Target | str | None = None) -> frozenset[str]:
     """The ops that make the device wait for the host: by the documented rules, or on a target."""
     if target is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from rlx.core.attrs import Data, key
-from rlx.ir.mir import Node
+from rlx.ir.mir import NAMED_LEAVES, Node
 
 _CONE_BITS = 1024
 """Bits of the leaf set of a cone: leaves are hashed modulo this."""
@@ -98,7 +98,7 @@ class Identities:
 
 
 def _leaf_bit(node: Node) -> int:
-    name = node.attrs["name"] if node.op in ("input", "param") else None
+    name = node.attrs["name"] if node.op in NAMED_LEAVES else None
     return 0 if name is None else 1 << zlib.crc32(name.encode()) % _CONE_BITS
 
 

@@ -18,6 +18,7 @@ from rlx.core.dim import DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.layout import Layout
+from rlx.core.public_calls import public_class
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.machine import Machine
 from rlx.ops.op import Kind, Op, lookup
@@ -38,6 +39,7 @@ class FusionTarget(enum.Enum):
     TPU = "tpu"
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
     """How large a region may grow; None is no limit."""
@@ -120,6 +122,7 @@ IN_PLACE = frozenset({"reshape", "squeeze", "expand_dims", "item"})
 """Movements that keep the element order: a contiguous view, which any kernel reads in place."""
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Target:
     """Everything the compiler knows about a target. Two equal values compile to the same
@@ -154,6 +157,9 @@ class Target:
     claimed: frozenset[str] | None = None
     """Exactly the ops that have a kernel, where a backend lists them; None leaves it to the kinds
     and names above."""
+    mesh: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Axes of the mesh of devices that runs one program: name → devices along it; empty for one
+    device. "data" splits the batch, "model" the weights of products."""
 
     @classmethod
     def of(cls, target: FusionTarget | Target | str) -> Target:
@@ -175,6 +181,11 @@ class Target:
         """Can a node of `op` be native here? Its dtypes and sizes may still forbid it."""
         return op not in self.refusals and self._runs(lookup(op))
 
+    @property
+    def holds_state(self) -> bool:
+        """Does it write states in place, so that there are sessions?"""
+        return self._runs(lookup("append"))
+
     def with_supported_ops(self, ops: Iterable[str]) -> Target:
         """The target with kernels for exactly these ops; an empty claim leaves its own."""
         if isinstance(ops, str):
@@ -193,7 +204,7 @@ class Target:
 
     def claim(self, node: Node) -> Claim:
         """How this target runs `node`, and why."""
-        refusal = self.refusals.get(node.op) or self._missing(node)
+        refusal = self.refusals.get(node.op) or self._missing(node) or self._no_state(node)
         if refusal:
             return Claim("no", refusal)
         if node.op in LOOPS:
@@ -204,13 +215,23 @@ class Target:
         why = limit.why_not(node) if limit else None
         return Claim("lowered", why) if why else Claim("native")
 
+    def _no_state(self, node: Node) -> str | None:
+        """Why there are no states, where no update of one has a kernel."""
+        if node.op != "state" or self.holds_state:
+            return None
+        return f"{self.name} writes no state in place: it has no sessions. Give it as an input"
+
     def _missing(self, node: Node) -> str | None:
-        """The reason of the first dtype, here or in a body, that the target does not have."""
+        """The reason of the first dtype, here or in a body, that the target does not have. To be
+        given as a leaf, and to be taken for its bits, is no computation in f64."""
         if not self.missing_dtypes:
             return None
         for inner in with_bodies(node):
-            for shape in inner.shapes:
-                if shape.dtype in self.missing_dtypes:
+            if has_bodies(inner):
+                continue
+            held = {DType.F64} if inner.is_leaf or inner.op == "bitcast" else set[DType]()
+            for shape in (*inner.shapes, *(s for i in inner.inputs for s in i.shapes)):
+                if shape.dtype in self.missing_dtypes and shape.dtype not in held:
                     return self.missing_dtypes[shape.dtype]
         return None
 
@@ -243,6 +264,11 @@ class Target:
     # -- the value ---------------------------------------------------------------------------------
 
     @property
+    def splits_products(self) -> bool:
+        """Has each device some columns of the weights of a product, or some rows?"""
+        return self.mesh.get("model", 1) > 1
+
+    @property
     def gate(self) -> IoFusionGate:
         """What launches, waits and transfers cost on the machine."""
         return self.machine.gate
@@ -256,6 +282,11 @@ class Target:
 
     def __repr__(self) -> str:
         return f"<Target {self.name}>"
+
+
+def has_bodies(node: Node) -> bool:
+    """Is it a region or a loop, whose nodes are others' claims?"""
+    return any(isinstance(value, HeldGraph) for value in node.attrs.values())
 
 
 def with_bodies(node: Node) -> Iterable[Node]:

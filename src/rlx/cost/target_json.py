@@ -11,7 +11,15 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.cost.gate import IoFusionGate
 from rlx.cost.machine import CacheLevel, Machine
-from rlx.cost.target import ConvolutionPrices, FusionLimits, ImplicitGemm, KernelLimit, Target
+from rlx.cost.target import (
+    ConvolutionPrices,
+    FusionLimits,
+    FusionTarget,
+    ImplicitGemm,
+    KernelLimit,
+    Target,
+)
+from rlx.cost.targets import CallLimit
 from rlx.ops.cost import OpClass
 from rlx.ops.op import Kind
 
@@ -61,6 +69,7 @@ def read_target(held: Mapping[str, Any]) -> Target:
     given["limits"] = FusionLimits(**given["limits"])
     given["native_kinds"] = frozenset(map(Kind, given["native_kinds"]))
     given["kernel_limits"] = {_text(k): _limit(v) for k, v in given["kernel_limits"].items()}
+    given["mesh"] = {_text(k): int(_number(v)) for k, v in given["mesh"].items()}
     given["refusals"] = {_text(k): _text(v) for k, v in given["refusals"].items()}
     given["missing_dtypes"] = {DType(k): _text(v) for k, v in given["missing_dtypes"].items()}
     return Target(**given)
@@ -89,7 +98,11 @@ def _limit(held: Mapping[str, Any]) -> KernelLimit:
     dtypes = held["dtypes"]
     known = None if dtypes is None else frozenset(map(DType, dtypes))
     most = {_text(k): _number(v) for k, v in held["max_attrs"].items()}
-    return KernelLimit(known, most, held["max_row"], _text(held["why_row"]))  # pyright: ignore[reportArgumentType]
+    given = known, most, held["max_row"], _text(held["why_row"])
+    if "op" not in held:
+        return KernelLimit(*given)  # pyright: ignore[reportArgumentType]
+    target = FusionTarget(_text(held["target"])).value
+    return CallLimit(*given, target, _text(held["op"]))  # pyright: ignore[reportArgumentType]
 
 
 def _texts(values: Any) -> frozenset[str]:

@@ -3,59 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rlx.core.dtype import DType
 from rlx.cost.machine import DOCUMENTED
-from rlx.cost.target import LOOPS, REGION_KINDS, FusionLimits, Target
+from rlx.cost.target import LOOPS, REGION_KINDS, FusionLimits, KernelLimit, Target
 from rlx.ops.op import Kind
+
+if TYPE_CHECKING:
+    from rlx.ir.mir import Node
 
 _BOUNDED = FusionLimits(32, 16)
 
 # -- claims ---------------------------------------------------------------------------------------
 
 
-def _ops(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 _GENERATED = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION})
 """Kernels that every target generates from the op's own expression."""
 
-_SHARED = _ops(
-    "squeeze expand_dims narrow pad tile flip embedding softmax log_softmax layer_norm "
-    "cumprod cummax cummin cum_log_sum_exp "
-    "fused_matmul_bias_act fused_residual_ln elementwise_region region"
-)
-_RECURRENCES = _ops("lfilter sosfilt selective_scan mamba2 gated_delta_net linear_attention")
-"""Recurrences of independent channels or heads: each keeps its state on one core, so that one
-kernel runs all steps."""
-
-_GPU = (
-    _SHARED
-    | _RECURRENCES
-    | _ops(
-        "attention rope rms_norm group_norm batch_norm conv max_pool avg_pool "
-        "fused_residual_rms_norm"
-    )
-)
-_FFTS = _ops("ifft rfft irfft")
-"""FFTs of a library besides the complex transform, which is a primitive."""
-
-WHY_NO_LAPACK = (
-    "the CPU backend has no factorisation kernels yet, and a lowering would not be one: "
-    "use target='reference', which has LAPACK's"
-)
-_CPU_FACTORS: Mapping[str, str] = dict.fromkeys(
-    ("qr", "svd", "eigh", "solve", "slogdet"), WHY_NO_LAPACK
-)
-_MLX = (_GPU | _FFTS | _ops("dot_general einsum fused_swiglu")) - _RECURRENCES - {"group_norm"}
-_TPU = _SHARED | _FFTS | _ops("conv max_pool avg_pool batch_norm")
-
 # -- what does not exist --------------------------------------------------------------------------
 
-_INSTEAD_OF_DOUBLE = "Use {}, the option f64='f32' (--f64 f32), or another target"
+_INSTEAD_OF_DOUBLE = "Use {}, or the option f64='f32' (--f64 f32)"
 _NO_DOUBLE_WGSL = {
     DType.F64: "WGSL has no 64-bit floats. " + _INSTEAD_OF_DOUBLE.format("f32"),
     DType.C128: "WGSL has no 64-bit floats. " + _INSTEAD_OF_DOUBLE.format("c64"),
@@ -64,8 +34,6 @@ _NO_DOUBLE_MSL = {
     DType.F64: "the Metal shading language has no double. " + _INSTEAD_OF_DOUBLE.format("f32"),
     DType.C128: "the Metal shading language has no double. " + _INSTEAD_OF_DOUBLE.format("c64"),
 }
-_NO_C128_MLX = {DType.C128: "MLX has complex64 only. Use c64, or another target"}
-_NO_C128_TPU = {DType.C128: "TPUs have no complex128. Use c64, or another target"}
 
 # -- what is read in place ------------------------------------------------------------------------
 
@@ -75,6 +43,20 @@ _GPU_REGIONS = frozenset(REGION_KINDS)
 _ALL_REGIONS = _GPU_REGIONS - {"few_rows"}
 """Where a kernel begins at no cost, what few rows give is made once."""
 _ALL_LOOPS = frozenset(LOOPS)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimit(KernelLimit):
+    """What an engine's call takes beside dtypes, which its table states: a target is data, so that
+    it names the row."""
+
+    target: str = ""
+    op: str = ""
+
+    def why_not(self, node: Node) -> str | None:
+        row = import_module(f"rlx.backends.{self.target}.calls").table().get(self.op)
+        why = row.lowers(node) if row and row.lowers else None
+        return why or super(CallLimit, self).why_not(node)
 
 
 @functools.cache
@@ -93,7 +75,7 @@ def _cpu() -> Target:
 
     return Target(
         "cpu", DOCUMENTED["cpu"], FusionLimits(), kernels.GENERATED, kernels.claims(),
-        kernels.limits(), _CPU_FACTORS, {},
+        kernels.limits(), {}, {},
         views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
         convolutions=kernels.CONVOLUTIONS, jit_compiles=True,
     )  # fmt: skip
@@ -124,12 +106,10 @@ def _metal() -> Target:
 
 
 def _mlx() -> Target:
-    """MLX fuses elementwise chains only; its loops run on the host, which waits for conditions."""
-    return Target(
-        "mlx", DOCUMENTED["mlx"], _BOUNDED, _GENERATED, _MLX, {}, {}, _NO_C128_MLX,
-        views=_STRIDED, syncs=_HOST | {"if", "while"}, loops=_ALL_LOOPS,
-        regions=frozenset({"elementwise", "multi_result"}),
-    )  # fmt: skip
+    """Claims are the engine's calls. The host takes branches and loops."""
+    from rlx.backends.mlx import claims
+
+    return claims.target()
 
 
 def _wgpu() -> Target:
@@ -138,9 +118,8 @@ def _wgpu() -> Target:
 
 
 def _tpu() -> Target:
-    """XLA's buffers have no strides: every movement that is not a reshape is a copy. f64 is
-    emulated by pairs of f32."""
-    return Target(
-        "tpu", DOCUMENTED["tpu"], _BOUNDED, _GENERATED, _TPU, {}, {}, _NO_C128_TPU,
-        views=frozenset(), syncs=_HOST, regions=_ALL_REGIONS, loops=_ALL_LOOPS,
-    )  # fmt: skip
+    """Claims are the engine's calls. XLA's buffers have no strides: every movement that is not a
+    reshape is a copy."""
+    from rlx.backends.tpu import claims
+
+    return claims.target()

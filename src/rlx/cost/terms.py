@@ -15,11 +15,14 @@ from rlx.core.shape import Shape
 from rlx.cost.gate import GraphIoProfile
 from rlx.cost.target import Target, with_bodies
 from rlx.ir.mir import Graph, Node
+from rlx.ir.states import is_state_update
 from rlx.ops.cost import work_of
 from rlx.ops.op import Kind
 
 READS_ROWS = frozenset({"embedding", "gather", "gather_nd", "take_along_axis"})
 """Ops that read of their first operand only as much as they write."""
+CACHES = (1, 2, 5, 6)
+"""Operands of cached attention that are caches: keys and values, and their scales."""
 _FREE = GraphIoProfile()
 
 
@@ -34,15 +37,16 @@ class ComputeProfile:
 
 class Terms:
     """The cost terms of nodes on one target, memoised: at the sizes given for named dims, or else
-    at representative ones."""
+    at representative ones; over caches that hold so many rows before a call, or else are full."""
 
     def __init__(
         self,
         target: Target,
         syncs: frozenset[str] = frozenset(),
         sizes: Mapping[str, int] | None = None,
+        cached_rows: int | None = None,
     ) -> None:
-        self.target, self._known = target, sizes
+        self.target, self._known, self._cached_rows = target, sizes, cached_rows
         self._syncs = target.syncs | syncs
         self._per_call: dict[Node, bool] = {}
         self._layouts: dict[Node, Layout | None] = {}
@@ -64,7 +68,8 @@ class Terms:
 
     def kernel(self, node: Node) -> GraphIoProfile:
         """What `node` costs where it runs as a kernel."""
-        written = sum(map(self.bytes_of, node.shapes))
+        made = (node.inputs[1].shape,) if is_state_update(node) else node.shapes
+        written = sum(map(self.bytes_of, made))
         return GraphIoProfile(1, int(self.waits(node)), 0, written + self.read_bytes(node))
 
     def waits(self, node: Node) -> bool:
@@ -115,6 +120,8 @@ class Terms:
     ) -> int:
         """A count of operands, results and attributes, memoised over equal layers."""
         shapes = tuple(s for i in node.inputs for s in i.shapes)
+        if node.op == "cached_attention":
+            shapes = tuple(self._held(node, s) if i in CACHES else s for i, s in enumerate(shapes))
         key = (node.op, shapes, *map(attributes.key, node.attrs.values()))
         found = known.get(key)
         if found is None:
@@ -196,12 +203,22 @@ class Terms:
 
     def read_bytes(self, node: Node) -> int:
         """What the node's kernel reads: each distinct operand once, and only the part it needs."""
+        return sum(self.reads(node).values())
+
+    def reads(self, node: Node) -> dict[Node, int]:
+        """The same, operand by operand."""
         if node.decl.kind is Kind.REGION:
-            return self._region_bytes(node)
-        return sum(self._part(node, i, self.view_layout(i)) for i in dict.fromkeys(node.inputs))
+            return self._region_reads(node)
+        return {i: self._part(node, i, self.view_layout(i)) for i in node.inputs}
 
     def _part(self, user: Node, operand: Node, layout: Layout | None) -> int:
-        """The bytes of `operand` that `user` reads; `layout` is that of a view."""
+        """The bytes of `operand` that `user` reads; `layout` is that of a view. An update reads
+        nothing of its state, attention an entry of a cache for each row of its batch."""
+        if operand is user.inputs[0] and is_state_update(user):
+            return 0
+        if user.op == "cached_attention" and user.inputs.index(operand) in CACHES:
+            rows = self._held(user, operand.shape).with_dim(0, user.shape.dims[0])
+            return min(self.bytes_of(operand.shape), self.bytes_of(rows))
         if user.op in READS_ROWS and operand is user.inputs[0]:
             return min(self.bytes_of(operand.shape), sum(map(self.bytes_of, user.shapes)))
         if layout is None or operand.op == "item":
@@ -209,13 +226,24 @@ class Terms:
         dims = [d for d, s in zip(layout.dims, layout.strides) if s != 0]
         return self.bytes_of(Shape(dims, operand.shape.dtype))
 
-    def _region_bytes(self, node: Node) -> int:
+    def _held(self, user: Node, cache: Shape) -> Shape:
+        """The part of a cache that attention reads of each entry: rows up to its last query, and
+        no more than its window has."""
+        window = user.attrs["window"]
+        if self._cached_rows is None and window is None:
+            return cache
+        capacity, queries = self.size_of(cache.dims[1]), self.size_of(user.shape.dims[1])
+        held = capacity if self._cached_rows is None else self._cached_rows + queries
+        seen = held if window is None else window + queries
+        return cache.with_dim(1, min(capacity, held, seen))
+
+    def _region_reads(self, node: Node) -> dict[Node, int]:
         """What a region's body reads of each distinct value from outside."""
         reads = dict[Node, int]()
         for inside, size in self._body_reads(node.attrs["body"]):
             outside = node.inputs[inside]
             reads[outside] = reads.get(outside, 0) + size
-        return sum(min(size, self.bytes_of(outside.shape)) for outside, size in reads.items())
+        return {outside: min(n, self.bytes_of(outside.shape)) for outside, n in reads.items()}
 
     def _body_reads(self, body: Graph) -> Iterator[tuple[int, int]]:
         """(body input, bytes) of every read inside. A region kernel reads any layout in place."""
@@ -240,7 +268,7 @@ class Terms:
 def _varies(node: Node) -> bool:
     """Does the node itself bring in what only a call knows? A param's dims come with the param."""
     if node.is_leaf:
-        return node.op == "input"
+        return node.is_given
     return any(map(is_symbolic, node.shapes)) or any(map(is_symbolic, node.attrs.values()))
 
 

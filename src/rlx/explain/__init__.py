@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from rlx.core.public_calls import public
 
 if TYPE_CHECKING:
     from rlx.cost.target import FusionTarget, Target
@@ -45,6 +47,7 @@ def explain(
     return report_of(CompilePipeline(_target(target), options=options).compile(graph), more)
 
 
+@public
 def why(report: Report, name: str) -> Why:
     """What became of a node, from the block it was part of to its buffer."""
     from rlx.explain.node_history import follow
@@ -52,6 +55,7 @@ def why(report: Report, name: str) -> Why:
     return follow(report, name)
 
 
+@public
 def diff(before: Report, after: Report) -> Difference:
     """What is different between two compiles: kernels, bytes, arena, time, decisions."""
     from rlx.explain.compare import compare
@@ -59,6 +63,7 @@ def diff(before: Report, after: Report) -> Difference:
     return compare(before, after)
 
 
+@public
 def replay(model: Any, report: Report | str) -> Graph:
     """The optimised graph, made anew from the model and a report (or its JSON) alone."""
     from rlx.explain.replay_report import replayed
@@ -68,7 +73,7 @@ def replay(model: Any, report: Report | str) -> Graph:
 
 def _target(given: str | FusionTarget | Target) -> Target:
     """What the backend of that name claims; the documented target where there is none."""
-    from rlx.backends.base import target_of
+    from rlx.backends.registry import target_of
     from rlx.cost.target import FusionTarget, Target
 
     if isinstance(given, Target):
@@ -76,11 +81,25 @@ def _target(given: str | FusionTarget | Target) -> Target:
     return target_of(given.value if isinstance(given, FusionTarget) else given)
 
 
-class _Callable(ModuleType):
+class Explain(ModuleType):
     """The package as a function: `rlx.explain(model)`."""
 
-    def __call__(self, *args: Any, **options: Any) -> Report:
-        return explain(*args, **options)
+    why, diff, replay = staticmethod(why), staticmethod(diff), staticmethod(replay)
+
+    @public
+    def __call__(
+        self,
+        model: Any,
+        target: str | FusionTarget | Target = "cpu",
+        *,
+        options: FusionOptions | None = None,
+    ) -> Report:
+        return explain(model, target, options=options)
+
+    def __dir__(self) -> list[str]:
+        return sorted(("diff", "replay", "why"))
 
 
-sys.modules[__name__].__class__ = _Callable
+package = cast(Explain, sys.modules[__name__])
+"""This package as what it can do: type checkers know no modules that can be called."""
+package.__class__ = Explain

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rlx.core.dtype import DType
+from rlx.core.units import counted, size_text
 from rlx.cost.decision import Decision
 from rlx.cost.gate import FusionBenefit
 from rlx.cost.terms import READS_ROWS, Terms
@@ -78,7 +79,7 @@ def _outputs(result: CompileResult, terms: Terms) -> Iterator[Advice]:
             continue
         benefit = _benefit(terms, gone, terms.bytes_of(node.shape))
         ns = terms.target.gate.score_ns(benefit)
-        kernels = f" and {_counted(len(gone), 'kernel')}" if gone else ""
+        kernels = f" and {counted(len(gone), 'kernel')}" if gone else ""
         text = f"drop the output {name!r} if nobody reads it: its copy{kernels} would go"
         traffic = benefit.device_traffic_bytes_saved + benefit.host_readback_bytes_saved
         yield Advice("drop_output", (name,), text, ns, traffic, benefit.launches_saved)
@@ -92,10 +93,6 @@ def _benefit(terms: Terms, gone: Iterable[Node], readback: int) -> FusionBenefit
         readback,
         sum(p.device_traffic_bytes for p in profiles),
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 def _dtypes(result: CompileResult, terms: Terms) -> Iterator[Advice]:
@@ -115,7 +112,7 @@ def _dtypes(result: CompileResult, terms: Terms) -> Iterator[Advice]:
         ns += _ns(terms, kernel) - _ns(terms, kernel, sum(weights.values()) // 2)
         read |= weights
     wide = sum(read.values())
-    text = f"a call reads {wide:,} bytes of f32 weights: precision='bf16' halves them"
+    text = f"a call reads {size_text(wide)} of f32 weights: precision='bf16' halves them"
     if ns > 0:
         yield Advice("narrower_weights", (), text, ns, wide // 2, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
@@ -13,6 +14,7 @@ from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
 from rlx.cost.machine import Machine
 from rlx.cost.profile import profile_graph_io
+from rlx.cost.stable_id import Identities
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.explain.advice import advise
@@ -34,28 +36,36 @@ from rlx.explain.report import (
     Value,
 )
 from rlx.explain.roofline import least_ns
-from rlx.ir.lir import Phase, Space
+from rlx.ir.lir import BufferPlan, Phase, Space
 from rlx.ir.mir import Node, Origin
-from rlx.ir.outline import rows_of
+from rlx.ir.outline import place_of, rows_of
 from rlx.ir.plan_report import lives_of
+from rlx.ir.states import is_state_update
 from rlx.passes.bodies import bodies_of, nodes_within
+from rlx.plan.alternatives import SPLIT
 from rlx.plan.planner import plan_choices
 from rlx.rules import all_rules
 from rlx.rules.engine import Fired, Missed
 
 if TYPE_CHECKING:
+    from rlx.backends.code_facts import CodeFacts
     from rlx.pipeline import CompileResult, Timing
 
 
 def report_of(
-    result: CompileResult, more: Sequence[Decision] = (), backend: Backend | None = None
+    result: CompileResult,
+    more: Sequence[Decision] = (),
+    backend: Backend | None = None,
+    code: CodeFacts | None = None,
+    cached_rows: int | None = None,
 ) -> Report:
     """The report of a compile; `more` are decisions taken before it, such as by a front end.
-    `backend` is what runs it, its target's own where none is given."""
-    from rlx.explain.kernel_notes import steps_of
+    `backend` is what runs it, its target's own where none is given; `code` what its compiler says
+    of it; `cached_rows` how many rows caches hold, all where that is not given."""
+    from rlx.explain.kernel_notes import machine_of, steps_of
 
     lir = result.lir
-    terms = Terms(lir.target, sizes=result.options.sizes)
+    terms = Terms(lir.target, sizes=result.options.sizes, cached_rows=cached_rows)
     steps = steps_of(lir, result.options, backend)
     decisions = decisions_of(result, steps, more)
     buffers, at = _buffers(result)
@@ -83,7 +93,12 @@ def report_of(
         missed_rules=missed,
         advice=advise(result, terms),
         cuts=tuple(d.id for d in decisions if d.kind == "cut"),
-        timings={"passes": [_lap(t) for t in result.timings]},
+        code=None if code is None else code.to_dict(),
+        machine=machine_of(lir.target.name, backend),
+        timings={
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "passes": [_lap(t) for t in result.timings],
+        },
     )
 
 
@@ -98,13 +113,21 @@ def decisions_of(
     result: CompileResult, steps: Steps | None = None, more: Sequence[Decision] = ()
 ) -> tuple[ReportDecision, ...]:
     """Every decision but rules: of the passes, of the plan, and of the backend, in that order."""
-    every = [*more, *result.decisions]
+    every, left = [*more, *result.decisions], dict(steps or {})
     for choice in plan_choices(result.lir, result.options):
-        if choice.decision.what != "split_work":
+        if choice.decision.what != SPLIT:
             every.append(choice.decision)
-        elif steps is not None and choice.node in steps:
-            every += [_split(choice.decision, d) for d in steps[choice.node].decisions]
+        elif choice.node in left:
+            every += [_split(choice.decision, d) for d in left.pop(choice.node).decisions]
+    names = Identities()
+    for node, facts in left.items():  # loops, and the Prologue: the plan splits none of them
+        every += [_named(d, node, names) for d in facts.decisions if d.what != SPLIT]
     return tuple(_decision(d) for d in every)
+
+
+def _named(found: Decision, node: Node, names: Identities) -> Decision:
+    id_ = names.id_of(found.what, (node,), lambda _: False)
+    return replace(found, id=id_, where=(place_of(node),))
 
 
 def _split(named: Decision, found: Decision) -> Decision:
@@ -299,8 +322,18 @@ def _kernels(
             tuple(dict.fromkeys(at[plan.root(w)] for w in written)),
             size, flops, str(dtype), predicted_ns(terms.target.machine, size, flops, node),
             source_of(node, number), facts.strategy if facts else "", facts.tasks if facts else (),
+            weight_bytes=_bytes_in(Space.WEIGHTS, node, plan, terms),
+            state_bytes=_bytes_in(Space.STATE, node, plan, terms),
         ))  # fmt: skip
     return tuple(made)
+
+
+def _bytes_in(space: Space, node: Node, plan: BufferPlan, terms: Terms) -> int:
+    """What a kernel reads of weights, or reads and writes of states."""
+    held = ((plan.assignments[plan.root(i)].space, n) for i, n in terms.reads(node).items())
+    read = sum(n for each, n in held if each is space)
+    is_written = space is Space.STATE and is_state_update(node)
+    return read + (terms.bytes_of(node.inputs[1].shape) if is_written else 0)
 
 
 def predicted_ns(machine: Machine, size: int, flops: int, node: Node) -> float:

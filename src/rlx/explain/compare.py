@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlx.core.units import size_text, time_text
 from rlx.explain.report import Report, ReportDecision
-from rlx.explain.text import aligned, decision_section, size_text, table_lines, time_text
+from rlx.explain.text import aligned, decision_section, table_lines
+
+FIGURES = {
+    "traffic_bytes": "memory traffic", "output_bytes": "outputs", "flops": "arithmetic (FLOP)",
+    "predicted_ns": "predicted time", "measured_ns": "measured time", "arena_bytes": "arena",
+    "unshared_bytes": "arena without buffer reuse", "weight_bytes": "weights",
+    "sync_points": "synchronisations",
+}  # fmt: skip
+"""How figures are called in the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +122,23 @@ def diff_text(found: Difference) -> str:
     if found.is_same:
         return f"{found.before} and {found.after}: the same\n"
     parts = [f"{found.before}  →  {found.after}"]
-    figures = [(c.what, _figure(c.what, c.before), _figure(c.what, c.after), _by(c))
-               for c in found.totals]  # fmt: skip
+    figures = [
+        (_called(c.what), _figure(c.what, c.before), _figure(c.what, c.after), _by(c))
+        for c in found.totals
+    ]
     asked = [(c.what, str(c.before), str(c.after)) for c in found.asked]
     parts += _part("totals", ("", "before", "after", "by"), figures)
-    parts += _part("asked", ("", "before", "after"), asked)
+    parts += _part("settings", ("", "before", "after"), asked)
     parts += _part("kernels", ("before", "after", "computes"), [_row(c) for c in found.kernels])
-    parts += _part("rules", ("before", "after", "rule"), [_row(c) for c in found.rules])
+    parts += _part("rewrites", ("before", "after", "rule"), [_row(c) for c in found.rules])
     parts += _part("reversed", ("count", "decision", "before", "after"), _reversed(found))
     for title, held in (("removed", found.removed), ("added", found.added)):
         parts += table_lines(decision_section(f"decisions {title}", held)) if held else []
     return "\n".join(parts) + "\n"
+
+
+def _called(figure: str) -> str:
+    return FIGURES.get(figure, figure.replace("_", " "))
 
 
 def _reversed(found: Difference) -> list[tuple[str, ...]]:

@@ -1,7 +1,4 @@
-"""The report as one page that needs nothing else: styles, code and facts in one file.
-
-What is drawn is laid out here, so that the page only shows it, and is the same for the same report.
-"""
+"""The report as one page that needs nothing else: styles, code and facts in one file."""
 
 from __future__ import annotations
 
@@ -11,8 +8,12 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from rlx.explain.graph_drawing import Card, neighbours, placed
-from rlx.explain.text import size_text, time_text
+from rlx.core.units import counted, flops_text, size_text, time_text
+from rlx.explain.memory_floor import PART_COLUMNS, floor_of, part_rows, step_text
+from rlx.explain.naming import kernel_title
+from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
+from rlx.explain.shapes import sized
+from rlx.explain.text import headline, op_count
 from rlx.explain.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 from rlx.ops.op import Kind, table
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from rlx.explain.trace import Event, Trace
 
 SCRIPTS = (
-    "base", "overview", "graph", "arena", "decisions", "roofline", "trace", "start",
+    "base", "state", "tables", "exports", "charts", "layout", "cards", "pane", "details",
+    "overview", "graph", "kernels", "memory", "decisions", "roofline", "trace", "search", "start",
 )  # fmt: skip
 KINDS = (
     "matmuls", "elementwise", "convolutions", "attention", "norms and reductions", "data movement",
@@ -33,7 +35,6 @@ _KIND_OF = {
 }  # fmt: skip
 _ANCHORS = (0, 2, 3, 6, 4, 1, 5)
 """A region is of the kind of its first op in this order."""
-MOST_OPS_SHOWN = 4
 
 
 def page_of(report: Report, trace: Trace | None = None) -> str:
@@ -60,34 +61,24 @@ def _embedded(facts: Mapping[str, Any]) -> str:
 
 def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
     """What the page shows."""
-    links = _links(report)
-    cards = [_card(k) for k in report.kernels]
-    spots, size = placed(cards, links)
     sources: dict[str, int] = {}
+    shown = sized(report)
     touching = _touching(report.decisions)
-    above, below = neighbours(len(cards), links)
-    kernels = [
-        {**_kernel(k, spot, sources, touching), "ins": above[k.id], "outs": below[k.id]}
-        for k, spot in zip(report.kernels, spots)
-    ]
     cut = set(report.cuts)
     makers = {b: k.id for k in reversed(report.kernels) for b in k.writes}
     arena = [b for b in report.buffers if b.space == "arena"]
     return {
-        "title": report.model.name,
-        "about": _about(report),
-        "facts": _figures(report),
-        "gate": report.timings.get("gate", ""),
+        **_head(report),
         "kinds": KINDS,
-        "kernels": kernels,
-        "edges": links,
-        "size": {"w": size[0], "h": size[1]},
+        "kernels": [_kernel(report, k, shown(k.shape), sources, touching) for k in report.kernels],
+        "graph": kernel_graph(report),
+        "model": source_graph(report),
         "sources": list(sources),
         "steps": len(report.kernels),
         "arena_bytes": report.totals.arena_bytes,
         "buffers": [_buffer(b, makers) for b in arena],
         "phases": _phases(report),
-        "decisions": [_decision(i, d) for i, d in enumerate(report.decisions)],
+        "decisions": [_decision(d) for d in report.decisions],
         "advice": [{"text": a.text, "where": a.where, "ns": a.predicted_ns} for a in report.advice],
         "cuts": [{"where": d.where, "reason": d.reason} for d in report.decisions if d.id in cut],
         "roofs": _roofs(report),
@@ -98,27 +89,63 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
 # -- the head -------------------------------------------------------------------------------------
 
 
-def _about(report: Report) -> str:
-    sizes = "".join(f", {k} = {v}" for k, v in report.model.sizes.items())
-    return f"for {report.target.name}{sizes}, by rlx {report.versions['rlx']}"
+def _head(report: Report) -> dict[str, Any]:
+    shown = sized(report)
+    return {
+        "title": report.model.name,
+        "headline": headline(report),
+        "call": {"ns": report.timings.get("call_ns"), "predicted_ns": report.totals.predicted_ns},
+        "about": _about(report),
+        "facts": _figures(report),
+        "inputs": [[v.name, v.shape, shown(v.shape)] for v in report.model.inputs],
+        "outputs": [[v.name, v.shape, shown(v.shape)] for v in report.model.outputs],
+        "gate": report.timings.get("gate", ""),
+        "step": _step(report),
+    }
+
+
+def _step(report: Report) -> dict[str, Any] | None:
+    """Of a language model's step: its parts against the memory floor."""
+    if report.step is None:
+        return None
+    return {
+        "text": step_text(report).split("\n"), "columns": PART_COLUMNS, "rows": part_rows(report),
+        "gb_s": floor_of(report).gb_s,
+    }  # fmt: skip
+
+
+def _about(report: Report) -> list[tuple[str, str]]:
+    """Where and how it was compiled."""
+    machine, threads = report.machine, report.machine.get("threads")
+    sizes = ", ".join(f"{k} = {v}" for k, v in report.model.sizes.items())
+    date = str(report.timings.get("date", "")).replace("T", " ").replace("+00:00", " UTC")
+    return [
+        (name, value)
+        for name, value in (
+            ("target", report.target.name),
+            ("machine", f"{machine['processor']}, {counted(machine['cores'], 'core')}, "
+             f"{machine['system']}" if machine else ""),
+            ("threads", str(threads) if threads else ""),
+            ("named dims", sizes),
+            ("date", date),
+            ("compiler", f"rlx {report.versions['rlx']}"),
+        )
+        if value
+    ]  # fmt: skip
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
-    totals = report.totals
-    took = [k.measured["median_ns"] for k in report.kernels if k.measured]
-    timed = [("measured in kernels, a call", time_text(sum(took)))] if took else []
-    taken = sum(d.verdict for d in report.decisions)
+    totals, took = report.totals, report.timings.get("call_ns")
     return [
-        ("nodes as given", f"{len(report.source):,}"),
-        ("kernels a call", f"{totals.kernels:,}"),
-        *timed,
-        ("predicted, a call", time_text(totals.predicted_ns)),
-        ("memory traffic a call", size_text(totals.traffic_bytes)),
+        *([("measured per call", time_text(took))] if took else []),
+        ("predicted per call", time_text(totals.predicted_ns)),
+        ("kernels per call", f"{totals.kernels:,}"),
+        ("ops of the model", f"{op_count(report):,}"),
+        ("memory traffic per call", size_text(totals.traffic_bytes)),
+        ("arithmetic per call", flops_text(totals.flops)),
         ("arena", size_text(totals.arena_bytes)),
-        ("buffers without aliasing", size_text(totals.unshared_bytes)),
+        ("arena without buffer reuse", size_text(totals.unshared_bytes)),
         ("weights", size_text(totals.weight_bytes)),
-        ("decisions taken", f"{taken:,} of {len(report.decisions):,}"),
-        ("rewrites", f"{len(report.rules):,}"),
     ]
 
 
@@ -127,73 +154,30 @@ def _phases(report: Report) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, ids in report.phases.items():
         own = [kernels[i] for i in ids]
-        took = sum(_time_of(k) for k in own)
+        took = sum(k.ns for k in own)
         size = sum(k.bytes for k in own)
         rows.append({"name": name, "kernels": len(own), "bytes": size, "ns": took})
     return rows
-
-
-def _time_of(kernel: ReportKernel) -> float:
-    return kernel.measured["median_ns"] if kernel.measured else kernel.predicted_ns
 
 
 def _roofs(report: Report) -> dict[str, Any] | None:
     peak = max(report.target.peak_gflops.values(), default=0.0)
     peak = report.target.peak_gflops.get("f32", peak)
     levels = [
-        {"name": "memory" if c["bytes"] is None else size_text(int(c["bytes"])), "gb_s": c["gb_s"]}
-        for c in _levels(report)
+        {"name": f"{_cache(i, report)} ({size_text(c['bytes'])})", "gb_s": c["gb_s"]}
+        for i, c in enumerate(report.target.caches)
     ]
+    beyond = report.target.gate.get("memory_gb_s")
+    levels += [{"name": "memory", "gb_s": beyond}] if beyond else []
     return {"gflops": peak, "levels": levels} if peak and levels else None
 
 
-def _levels(report: Report) -> list[dict[str, Any]]:
-    beyond = report.target.gate.get("memory_gb_s")
-    own: list[dict[str, Any]] = [dict(c) for c in report.target.caches]
-    return [*own, {"bytes": None, "gb_s": beyond}] if beyond else own
+def _cache(number: int, report: Report) -> str:
+    """Nearest first; of one alone only its place is known."""
+    return f"L{number + 1} cache" if len(report.target.caches) > 1 else "last-level cache"
 
 
 # -- kernels --------------------------------------------------------------------------------------
-
-
-def _links(report: Report) -> list[tuple[int, int]]:
-    """From each kernel to those that read what it writes."""
-    made: dict[int, int] = {}
-    found: dict[tuple[int, int], None] = {}
-    for k in report.kernels:
-        for buffer in k.reads:
-            if buffer in made and made[buffer] != k.id:
-                found[made[buffer], k.id] = None
-        made.update(dict.fromkeys(k.writes, k.id))
-    return list(found)
-
-
-def _card(kernel: ReportKernel) -> Card:
-    return Card(_title(kernel), _lines(kernel), kernel.phase == "prologue")
-
-
-def _title(kernel: ReportKernel) -> str:
-    names = dict.fromkeys(kernel.ops)
-    anchors = [n for a in _ANCHORS for n in names if _kind(n) == a]
-    return kernel.op if kernel.op not in ("region", "elementwise_region") else _joined(anchors)
-
-
-def _joined(anchors: Sequence[str]) -> str:
-    rest = len(anchors) - 1
-    return f"{anchors[0]} + {rest}" if rest > 0 else anchors[0] if anchors else "region"
-
-
-def _lines(kernel: ReportKernel) -> tuple[str, ...]:
-    """The ops inside, runs of the same one counted."""
-    runs: list[tuple[str, int]] = []
-    for op in kernel.ops if len(kernel.ops) > 1 else ():
-        again = runs and runs[-1][0] == op
-        runs = [*runs[:-1], (op, runs[-1][1] + 1)] if again else [*runs, (op, 1)]
-    lines = [op if n == 1 else f"{op} ×{n}" for op, n in runs]
-    if len(lines) > MOST_OPS_SHOWN:
-        lines = [*lines[: MOST_OPS_SHOWN - 1], f"and {len(lines) - MOST_OPS_SHOWN + 1} more"]
-    name = kernel.where[0] if kernel.where else ""
-    return (*lines, *((name[-26:],) if name else ()))
 
 
 def _kind(op: str) -> int:
@@ -207,26 +191,26 @@ def _kind_of(kernel: ReportKernel) -> int:
 
 
 def _kernel(
+    report: Report,
     kernel: ReportKernel,
-    spot: tuple[float, float, float, float],
+    shape: str,
     sources: dict[str, int],
     touching: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    x, y, width, height = spot
     own = dict.fromkeys(i for name in kernel.where for i in touching.get(name, ()))
     took = kernel.measured
     return {
-        "i": kernel.id, "step": kernel.id, "title": _title(kernel), "op": kernel.op,
-        "kind": _kind_of(kernel), "lines": _lines(kernel), "ops": kernel.ops,
-        "where": kernel.where, "shape": kernel.shape, "phase": kernel.phase,
+        "title": kernel_title(kernel), "op": kernel.op, "kind": _kind_of(kernel),
+        "ops": kernel.ops, "where": kernel.where, "shape": shape,
+        "formula": kernel.shape if kernel.shape != shape else "", "phase": kernel.phase,
         "bytes": kernel.bytes, "flops": kernel.flops, "predicted_ns": kernel.predicted_ns,
+        "weight_bytes": kernel.weight_bytes, "state_bytes": kernel.state_bytes,
+        "part": kernel.part,
         "measured_ns": took["median_ns"] if took else None,
         "roofline_share": took.get("roofline_share") if took else None,
-        "more": [["strategy", kernel.strategy], *(["schedule", s] for s in kernel.schedule)],
-        "decisions": list(own)[:40],
+        "strategy": kernel.strategy, "schedule": kernel.schedule,
+        "weights": weights_of(report, kernel.id), "decisions": list(own)[:40],
         "source": sources.setdefault(kernel.source, len(sources)) if kernel.source else None,
-        "find": " ".join((kernel.name, kernel.op, *kernel.ops, *kernel.where)).lower(),
-        "x": x, "y": y, "w": width, "h": height,
     }  # fmt: skip
 
 
@@ -252,15 +236,14 @@ def _touching(decisions: Sequence[ReportDecision]) -> dict[str, list[int]]:
     return found
 
 
-def _decision(index: int, d: ReportDecision) -> dict[str, Any]:
+def _decision(d: ReportDecision) -> dict[str, Any]:
     took = d.measured
     return {
-        "i": index, "group": d.group, "what": d.what, "where": d.where,
+        "group": d.group.rsplit(" ", 3)[0], "what": d.what, "kind": d.kind, "where": d.where,
         "verdict": d.verdict, "reason": d.reason,
         "ns": d.predicted_ns, "bytes": d.bytes_saved, "launches": d.launches_saved,
         "measured": {"ns": took["measured_ns"], "low": took["low_ns"], "high": took["high_ns"]}
         if took else None,
-        "find": " ".join((d.what, d.kind, d.reason, *d.where)).lower(),
     }  # fmt: skip
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlx.core.errors import Error
+from rlx.cost.calibrate import processor_name
 from rlx.plan.alternatives import SPLIT
 
 if TYPE_CHECKING:
     from rlx.backends.base import Backend, StepFacts, Steps
+    from rlx.cost.decision import Decision
     from rlx.ir.lir import LirModule
     from rlx.passes.options import FusionOptions
 
@@ -24,8 +27,19 @@ def steps_of(lir: LirModule, options: FusionOptions, backend: Backend | None = N
     return {} if own is None else _priced(own.description(asked), asked, own)
 
 
+def machine_of(target: str, backend: Backend | None = None) -> dict[str, Any]:
+    """This machine, and how many threads of it a call uses; 0 where another device computes."""
+    own = backend if backend and backend.name == target else _found(target)
+    return {
+        "processor": processor_name(),
+        "cores": os.cpu_count() or 1,
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": own.num_threads if own is not None and target == "cpu" else 0,
+    }
+
+
 def _found(name: str) -> Backend | None:
-    from rlx.backends.base import find_backend
+    from rlx.backends.registry import find_backend
     from rlx.core.disk_cache import Cache
 
     try:
@@ -54,5 +68,18 @@ def _priced(steps: Steps, lir: LirModule, backend: Backend) -> Steps:
 
 
 def _with_gain(facts: StepFacts, gain: float) -> StepFacts:
-    priced = (replace(d, predicted_ns=gain) if d.what == SPLIT else d for d in facts.decisions)
-    return replace(facts, decisions=tuple(priced))
+    return replace(
+        facts,
+        decisions=tuple(priced_split(d, gain) if d.what == SPLIT else d for d in facts.decisions),
+    )
+
+
+def priced_split(made: Decision, gain: float) -> Decision:
+    """The verdict is of the schedule's estimate of its own loops, the price of the roofline's:
+    where the two disagree, the reason says so."""
+    reason = made.reason
+    if made.verdict and gain < 0:
+        reason += "; by its loops it is long enough, by bytes and FLOP alone it would not be"
+    elif not made.verdict and gain > 0:
+        reason += ", as its loops are estimated; by bytes and FLOP alone it would save time"
+    return replace(made, predicted_ns=gain, reason=reason)

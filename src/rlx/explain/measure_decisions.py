@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rlx.core.errors import Error, UnsupportedError
+from rlx.core.other_load import OtherLoad, is_busy, warning
+from rlx.core.public_calls import public_class
+from rlx.core.units import counted
 from rlx.cost.decision import Decision
+from rlx.explain.measure_journal import Journal
+from rlx.explain.measured import Measured
 from rlx.explain.pricing import Prices, key_of
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
@@ -54,40 +59,6 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of a class of equivalent decisions. Gains are what taking one saves."""
-
-    ids: tuple[str, ...]
-    """All that were reversed together."""
-    what: str
-    where: tuple[str, ...]
-    verdict: bool
-    predicted_ns: float
-    measured_ns: float
-    low_ns: float
-    high_ns: float
-    """The ends of the confidence interval."""
-    share: float
-    """The predicted effect of all of them, of a call."""
-    rounds: int
-
-    @property
-    def is_right(self) -> bool:
-        """Does the verdict have the sign that was measured?"""
-        return (self.measured_ns > 0) == self.verdict
-
-    @property
-    def is_certain(self) -> bool:
-        """Is no change outside of the confidence interval?"""
-        return self.low_ns > 0 or self.high_ns < 0
-
-    @property
-    def ratio(self) -> float | None:
-        """Predicted / measured."""
-        return self.predicted_ns / self.measured_ns if self.measured_ns else None
-
-
-@dataclass(frozen=True, slots=True)
 class Skipped:
     """Decisions that could not be reversed, and why."""
 
@@ -96,6 +67,7 @@ class Skipped:
     reason: str
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """The decisions of one model, timed on given inputs."""
@@ -108,20 +80,32 @@ class Measurement:
     skipped: tuple[Skipped, ...] = ()
     left: int = 0
     """Classes that were not timed, as their predicted effect was smaller than that of others."""
+    interrupted: int = 0
+    """Classes that were not timed, as the measurement was ended by a signal."""
+
+    @property
+    def busy_cores(self) -> float:
+        """The most that others used while a row was timed."""
+        return max((m.busy_cores for m in self.measured), default=0.0)
 
     def of(self, decision_id: str) -> Measured | None:
+        """What was measured of a decision; None where it was not."""
         return next((m for m in self.measured if decision_id in m.ids), None)
 
     def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON, with the summary."""
         return {**asdict(self), "summary": summary([self])}
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.call_ns / 1e3:,.1f} µs a call"
-        return "\n".join([head, *map(_line, self.measured), summary([self])])
+        notes = [f"interrupted: {self.interrupted} were not timed"] if self.interrupted else []
+        notes += [warning(self.busy_cores)] if is_busy(self.busy_cores) else []
+        return "\n".join([head, *map(_line, self.measured), summary([self]), *notes])
 
 
 def _line(m: Measured) -> str:
     mark = ("confirmed" if m.is_right else "refuted") if m.is_certain else "undecided"
+    mark += " *" if is_busy(m.busy_cores) else ""
     times = f"{len(m.ids)} x " if len(m.ids) > 1 else ""
     return (
         f"  {'took' if m.verdict else 'left'} {times}{m.what} at {m.where[0] if m.where else '?'}: "
@@ -131,20 +115,20 @@ def _line(m: Measured) -> str:
 
 
 def summary(measurements: Iterable[Measurement]) -> str:
-    """The gate in one line: how many verdicts are confirmed, and predicted over measured gain."""
+    """The cost model in one line: verdicts that are confirmed, and predicted over measured gain."""
     every = [m for each in measurements for m in each.measured]
     large = [m for m in every if m.share >= LEAST_SHARE]
     certain = [m for m in every if m.is_certain]
     confirmed = sum(m.is_right for m in certain)
     text = (
-        f"gate: {len(every)} measured ({sum(not m.verdict for m in every)} refusals), "
-        f"{confirmed} confirmed, {len(certain) - confirmed} refuted, "
-        f"{len(every) - len(certain)} within the noise"
+        f"cost model: {counted(len(every), 'decision')} reversed and measured "
+        f"({sum(not m.verdict for m in every)} of them refusals): {confirmed} confirmed, "
+        f"{len(certain) - confirmed} refuted, {len(every) - len(certain)} within noise"
     )
     ratios = [m.ratio for m in large if m.ratio is not None]
     if large:
         right = sum(m.is_right for m in large)
-        text += f"; over {LEAST_SHARE:.0%}: {right} of {len(large)} of the right sign"
+        text += f"; above {LEAST_SHARE:.0%} of a call, {right} of {len(large)} have the right sign"
     if ratios:
         text += f", median predicted/measured {statistics.median(ratios):.2f}"
     return text
@@ -209,7 +193,7 @@ class Bench:
         self.exe, self._model = exe, getattr(exe.source, "graph", exe.source)
         self.arrays, self.sizes = exe.arrays(inputs), exe.sizes(inputs)
         self.target, self.prices = exe.lir.target, Prices.of(exe)
-        self.splits = exe.splits(self.sizes)
+        self.splits = exe.backend.splits(exe.lir, self.sizes)
         self.known = {key_of(node): is_split for node, is_split in self.splits.items()}
         self.base_ns = self.prices.plan_ns(exe.lir, self.sizes, self.known)
 
@@ -271,7 +255,7 @@ class Bench:
 
     def reversed_build(self, candidate: Candidate) -> Executable:
         """The build with these decisions reversed, and the same weights."""
-        return self.exe.rebuilt(self._compiled(candidate.members))
+        return type(self.exe)(self.exe.loaded.compiled(self._compiled(candidate.members)))
 
     def time(self, other: Executable, seconds: float) -> tuple[Array, Array]:
         """Nanoseconds of a call of this build and of another, round by round."""
@@ -334,24 +318,45 @@ def measure(
     most: int = MOST,
     seconds: float = 1.0,
     progress: Progress | None = None,
+    journal: Journal | None = None,
 ) -> Measurement:
-    """Time the decisions of largest predicted effect, each class reversed at once."""
+    """Time the decisions of largest predicted effect, each class reversed at once. An interrupt
+    (Ctrl-C) ends it with what was measured until then. Rows go to a `journal` as they are measured;
+    those that it has from an earlier run are not measured again."""
     bench, report = Bench(exe, inputs), progress or (lambda _done, _total, _what: None)
     chosen, skipped, left = bench.candidates(most, report)
+    rows = journal or Journal()
     made: list[Measured] = []
     calls: list[float] = []
+    interrupted = 0
     for i, candidate in enumerate(chosen):
-        report(i, len(chosen), f"without {candidate.members[0].what}")
+        ids = _ids(candidate.members)
         try:
-            ours, theirs = bench.time(bench.reversed_build(candidate), seconds)
+            report(i, len(chosen), f"without {candidate.members[0].what}")
+            if ids not in rows.rows:
+                rows.add(*_timed(bench, candidate, seconds))
         except Error as error:
-            members = candidate.members
-            skipped.append(Skipped(_ids(members), members[0].what, str(error)))
+            skipped.append(Skipped(ids, candidate.members[0].what, str(error)))
             continue
-        calls.append(float(np.median(ours)))
-        made.append(_measured(candidate, ours, theirs, calls[-1]))
+        except KeyboardInterrupt:
+            interrupted = len(chosen) - i
+            break
+        row, call_ns = rows.rows[ids]
+        made.append(row)
+        calls.append(call_ns)
+    if not interrupted:
+        rows.complete()
     call_ns = statistics.median(calls) if calls else 0.0
-    return Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
+    found = Measurement(bench.exe.name, bench.sizes, call_ns, tuple(made), tuple(skipped), left)
+    return replace(found, interrupted=interrupted)
+
+
+def _timed(bench: Bench, candidate: Candidate, seconds: float) -> tuple[Measured, float]:
+    """A row, and the nanoseconds of a call."""
+    load = OtherLoad()
+    ours, theirs = bench.time(bench.reversed_build(candidate), seconds)
+    call_ns = float(np.median(ours))
+    return replace(_measured(candidate, ours, theirs, call_ns), busy_cores=load.cores()), call_ns
 
 
 def _measured(candidate: Candidate, ours: Array, theirs: Array, call_ns: float) -> Measured:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rlx.core.errors import Error
+from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain.report import (
     NOT_NAMES,
     From,
@@ -18,8 +20,14 @@ from rlx.explain.report import (
     RuleFired,
     SourceNode,
 )
-from rlx.explain.text import aligned, clipped, time_text
+from rlx.explain.text import aligned, clipped
 from rlx.ir.outline import names_in
+
+PHASES = {
+    "prologue": "once, when weights are set",
+    "steady_state": "every call",
+    "epilogue": "at the end of a call",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +62,14 @@ def follow(report: Report, name: str) -> Why:
     if not (source or kernels or nodes):
         raise _unknown(report, name)
     used = {n.buffer for n in nodes} | {b for k in kernels for b in (*k.reads, *k.writes)}
-    shown = wanted | {t for k in kernels if _is_named(k, name) for t in k.where}
+    own = {t for k in kernels if _is_named(k, name) for t in k.where}
     return Why(
         name,
         tuple(dict.fromkeys(_full_name(o) for n in (*source, *nodes) for o in n.origins
                             if o.kind not in NOT_NAMES)),
         tuple(source),
-        tuple(r for r in report.rules if _mentions((r.before, r.after), shown)),
-        tuple(d for d in report.decisions if d.id == name or _mentions(d.where, shown)),
+        tuple(r for r in report.rules if _concerns((r.before, r.after), wanted, own)),
+        tuple(d for d in report.decisions if d.id == name or _concerns(d.where, wanted, own)),
         tuple(nodes),
         tuple(kernels),
         tuple(b for b in report.buffers if b.id in used),
@@ -116,6 +124,12 @@ def _mentions(places: Iterable[str], tags: set[str]) -> bool:
     return any(place in tags or not tags.isdisjoint(names_in(place)) for place in places)
 
 
+def _concerns(places: Sequence[str], wanted: set[str], own: set[str]) -> bool:
+    """Is one of some places called by a wanted name, or by the names of a kernel and no others?"""
+    inside = any(own.issuperset(names_in(place)) or place in own for place in places)
+    return _mentions(places, wanted) or (bool(own) and inside)
+
+
 def _unknown(report: Report, name: str) -> Error:
     known = list(dict.fromkeys(plain for _, plain in _names(report)))
     known += [f"k{k.id}" for k in report.kernels]
@@ -125,16 +139,12 @@ def _unknown(report: Report, name: str) -> Error:
     return Error(f"{report.model.name}: there is no node {name!r}. {hint}")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _became(found: Why) -> str:
     """Ops of the model and the kernels they are in; of a kernel itself, what it computes."""
-    kernels = _counted(len(found.kernels), "kernel")
+    kernels = counted(len(found.kernels), "kernel")
     if found.source:
-        return f"{_counted(len(found.source), 'op')} became part of {kernels}"
-    return f"{kernels} of {_counted(sum(len(k.ops) for k in found.kernels), 'op')}"
+        return f"{counted(len(found.source), 'op')} became part of {kernels}"
+    return f"{kernels} of {counted(sum(len(k.ops) for k in found.kernels), 'op')}"
 
 
 def _rewritten(r: RuleFired) -> tuple[str, ...]:
@@ -147,8 +157,8 @@ def why_text(found: Why) -> str:
         f"{found.name}: {_became(found)}",
         *_part("part of", [(b,) for b in found.blocks if b != found.name]),
         *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
-        *_part("rules", [_rewritten(r) for r in found.rules]),
-        *_part("decisions", [_decision_row(d) for d in found.decisions]),
+        *_part("rewrites", [_rewritten(r) for r in found.rules]),
+        *_part("decisions", _decision_rows(found.decisions)),
         *(line for k in found.kernels for line in _kernel(k)),
         *_part("buffers", [_bytes(b) for b in found.buffers]),
     ]
@@ -162,9 +172,20 @@ def _part(title: str, rows: list[tuple[str, ...]]) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in lines)]
 
 
-def _decision_row(d: ReportDecision) -> tuple[str, ...]:
-    saves = time_text(d.predicted_ns) if d.predicted_ns else ""
-    return ("taken" if d.verdict else "refused", saves, d.what, d.reason, d.id)
+def _decision_rows(decisions: Sequence[ReportDecision]) -> list[tuple[str, ...]]:
+    """By effect; those that say the same in one row, with the id of the first."""
+    held: dict[tuple[Any, ...], list[ReportDecision]] = {}
+    for d in decisions:
+        held.setdefault((d.verdict, d.what, d.reason), []).append(d)
+    groups = sorted(held.values(), key=lambda same: -abs(sum(d.predicted_ns for d in same)))
+    return [_decision_row(same) for same in groups]
+
+
+def _decision_row(same: Sequence[ReportDecision]) -> tuple[str, ...]:
+    first, total = same[0], sum(d.predicted_ns for d in same)
+    saves = time_text(total) if total else ""
+    count = f"×{len(same)}" if len(same) > 1 else ""
+    return "taken" if first.verdict else "refused", saves, count, first.what, first.reason, first.id
 
 
 def _kernel(k: ReportKernel) -> list[str]:
@@ -172,7 +193,8 @@ def _kernel(k: ReportKernel) -> list[str]:
     measured = f", measured {time_text(took)}" if took is not None else ""
     how = f", as {k.strategy}" if k.strategy else ""
     return [
-        f"kernel {k.name} ({k.phase}): {k.bytes:,} bytes, {k.flops:,} flops, predicted "
+        f"kernel {k.name} ({PHASES[k.phase]}): {size_text(k.bytes)} of traffic, "
+        f"{flops_text(k.flops)}, predicted "
         f"{time_text(k.predicted_ns)}{measured}{how}",
         *(f"  {line}" for line in k.source.splitlines()),
         *(f"  {line}" for line in k.schedule),

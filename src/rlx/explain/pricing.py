@@ -43,7 +43,7 @@ class Prices:
     def of(cls, exe: Executable) -> Prices:
         """Those that an executable was compiled at; documented ones where a number of workers was
         not measured."""
-        return cls.at(exe.lir.target, exe.threads, exe.numbers)
+        return cls.at(exe.lir.target, exe.threads, exe.backend.calibrated)
 
     @classmethod
     def at(cls, target: Target, threads: int, measured: Callable[[int], Numbers | None]) -> Prices:

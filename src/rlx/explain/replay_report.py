@@ -93,7 +93,7 @@ def _graph(model: Any) -> Graph:
 
 def _target(report: Report) -> Target:
     """The target of that name which can do what it could; prices do not matter."""
-    from rlx.backends.base import target_of
+    from rlx.backends.registry import target_of
 
     name = report.target.name
     documented = [Target.of(t) for t in FusionTarget if t.value == name]

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlx.core.errors import Error
+from rlx.core.public_calls import public_class
+
+if TYPE_CHECKING:
+    from rlx.explain.trace import Trace
 
 SCHEMA = 1
 """Of the JSON form; docs/explain.md describes it."""
@@ -144,6 +148,17 @@ class ReportKernel:
     schedule: tuple[str, ...] = ()
     """How, in sentences, task by task."""
     measured: dict[str, Any] | None = None
+    weight_bytes: int = 0
+    """Of `bytes`, what is read of weights."""
+    state_bytes: int = 0
+    """Of `bytes`, what is read and written of states."""
+    part: str = ""
+    """Of a language model's step: the part of a layer that it belongs to, such as attention."""
+
+    @property
+    def ns(self) -> float:
+        """As measured; as predicted where it was not."""
+        return self.measured["median_ns"] if self.measured else self.predicted_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +167,7 @@ class ReportBuffer:
 
     id: int
     space: str
-    """`arena` or `weights`."""
+    """`arena`, `weights` or `state`."""
     offset: int
     bytes: int
     first: int
@@ -218,6 +233,7 @@ class Advice:
     launches_saved: int
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Report:
     """Everything about one compile."""
@@ -243,9 +259,15 @@ class Report:
     advice: tuple[Advice, ...]
     cuts: tuple[str, ...]
     """Ids of the decisions where a call leaves native code."""
+    code: dict[str, Any] | None = None
+    """Code size, arithmetic and memory as the target's compiler counts them, where it says so."""
+    step: dict[str, int] | None = None
+    """Of a language model's step: its `tokens` of each of `sequences`, behind `depth` tokens."""
+    machine: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    """Where it was compiled: `processor`, `cores`, `system`, and the `threads` that calls use."""
     timings: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What was measured, such as of the passes of a compile that was not cached. All else is the
-    same from run to run."""
+    """What was measured, such as of the passes of a compile that was not cached, and the `date`.
+    All else is the same from run to run."""
     schema: int = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,12 +298,24 @@ class Report:
         for each in self.decisions:
             if each.id == id_:
                 return each
-        raise Error(f"{self.model.name}: there is no decision {id_!r}.")
+        raise Error(f"{self.model.name}: there is no decision {id_!r}. `report.decisions` has all.")
 
     def __str__(self) -> str:
         from rlx.explain.text import report_text
 
         return report_text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what a call takes, its kernels, its decisions."""
+        from rlx.explain.notebook import report_html
+
+        return report_html(self)
+
+    def to_html(self, trace: Trace | None = None) -> str:
+        """The page: overview, graphs, kernels, memory, decisions, roofline, and a trace's calls."""
+        from rlx.explain.html import page_of
+
+        return page_of(self, trace)
 
     def __repr__(self) -> str:
         return (

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.dtype import DType
+from rlx.core.public_calls import public_class
 from rlx.cost.machine import Machine
 from rlx.cost.terms import Terms
 from rlx.ir.mir import Node
 
 if TYPE_CHECKING:
-    from rlx.runtime.executable import Executable, Inputs
+    from rlx.ops.op import Array
+    from rlx.runtime.loaded_program import LoadedProgram
 
 FEWEST = 5
 """Calls that are timed however long they take."""
@@ -42,6 +44,7 @@ class KernelTime:
     """Of the time of all kernels."""
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
     """Every kernel of a call, in the order of the schedule."""
@@ -59,6 +62,7 @@ class KernelTimes:
         return sum(k.roofline_ns for k in self.kernels) / took if took else 0.0
 
     def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
         return {**asdict(self), "roofline_share": self.roofline_share}
 
     def __str__(self) -> str:
@@ -79,10 +83,16 @@ def _line(k: KernelTime) -> str:
     )
 
 
-def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
-    """Time every kernel of `exe` on `inputs`, for about `seconds`."""
-    arrays, sizes = exe.arrays(inputs), exe.sizes(inputs)
-    program, weights = exe.timed()
+def profile(
+    loaded: LoadedProgram,
+    arrays: Sequence[Array],
+    *,
+    seconds: float = 1.0,
+    cached_rows: int | None = None,
+) -> KernelTimes:
+    """Time every kernel of a program on inputs, and on states behind them, for about `seconds`."""
+    sizes = loaded.sizes(arrays)
+    program, weights = loaded.timed()
     steps = program.steps
     program.run_timed(weights, arrays)  # warm-up: the first call faults pages in
     taken: list[list[int]] = []
@@ -93,10 +103,10 @@ def profile(exe: Executable, inputs: Inputs, *, seconds: float = 1.0) -> KernelT
         taken.append(run.step_ns(len(steps)))
         calls.append(run.stop_ns - run.start_ns)
     medians = [float(statistics.median(step)) for step in zip(*taken)]
-    terms = Terms(exe.lir.target, sizes=sizes)
+    terms = Terms(loaded.result.lir.target, sizes=sizes, cached_rows=cached_rows)
     total = sum(medians)
     made = [kernel_time(n, ns, len(calls), total, terms) for n, ns in zip(steps, medians)]
-    return KernelTimes(exe.name, sizes, statistics.median(calls), tuple(made))
+    return KernelTimes(loaded.name, sizes, statistics.median(calls), tuple(made))
 
 
 def kernel_time(node: Node, ns: float, calls: int, total: float, terms: Terms) -> KernelTime:

@@ -1,4 +1,4 @@
-"""Reports as text: the decisions that matter most first, equivalent ones in one line.
+"""Reports as text: kernels by time, decisions by effect, those of equal layers in one line.
 
 What matters least is counted, not listed: the text is for reading, and JSON has it all.
 """
@@ -6,22 +6,39 @@ What matters least is counted, not listed: the text is for reading, and JSON has
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rlx.backends.code_facts import CodeFacts
+from rlx.core.other_load import is_busy
+from rlx.core.units import counted, flops_text, size_text, time_text
+from rlx.explain import memory_floor, naming
+from rlx.explain.memory_floor import PART_COLUMNS, kernel_cells, part_rows, step_text
+from rlx.explain.naming import kernel_title, merged, place_text, template
 from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, Value
+from rlx.explain.shapes import sized
 
 MOST = 40
 """Rows of a table, unless all are asked for."""
 MOST_PLAIN = 5
 """Refusals of what would cost more: enough to see what was considered."""
-FIRST = ("import", "capacity", "cut", "precision")
+FIRST = ("import", "capacity", "sharding", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
 PER_CALL = ("compile_per_shapes", "compile_per_values")
 """Decisions for a program that is for some inputs only."""
 WIDEST = 56
 """Characters of a cell that may hold a long name."""
+ABOVE = 1.05
+FASTER = (
+    "above 100% of the roofline: this machine is faster than the target's default rates; "
+    "rlx calibrate measures its own"
+)
+BEYOND = 1.5
+"""A call that takes so much longer than its kernels, each at its median, says what they take: it
+was interrupted, its threads waited for a core, or most of it is the call itself."""
+NARROW = 40
+"""Characters of a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +47,14 @@ class Line:
 
     decision: ReportDecision
     """The one that matters most."""
-    count: int
+    same: tuple[ReportDecision, ...]
     predicted_ns: float
     bytes_saved: int
     launches_saved: int
+
+    @property
+    def count(self) -> int:
+        return len(self.same)
 
     @property
     def verdict(self) -> str:
@@ -46,8 +67,15 @@ class Line:
 
     @property
     def where(self) -> str:
-        held = self.decision.where
-        return f"{held[0]}, …" if len(held) > 1 else "".join(held)
+        """The first place of each, as ranges of layers."""
+        more = ", …" if len(self.decision.where) > 1 else ""
+        return merged([place_text(d.where[:1]) for d in self.same]) + more
+
+    @property
+    def reason(self) -> str:
+        """That of all; where theirs differ, of the one that matters most."""
+        is_one = len({d.reason for d in self.same}) == 1
+        return self.decision.reason if is_one else f"largest: {self.decision.reason}"
 
 
 def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
@@ -58,7 +86,7 @@ def lines_of(decisions: Iterable[ReportDecision]) -> list[Line]:
         held.setdefault(d.group.rsplit(" ", 3)[0], []).append(d)
     made = [
         Line(
-            max(same, key=lambda d: abs(d.predicted_ns)), len(same),
+            max(same, key=lambda d: abs(d.predicted_ns)), tuple(same),
             sum(d.predicted_ns for d in same),
             sum(d.bytes_saved for d in same), sum(d.launches_saved for d in same),
         )
@@ -101,13 +129,16 @@ class Section:
 
 def sections(report: Report, most: int | None = MOST) -> list[Section]:
     """The report's tables, those that hold anything, of at most so many rows."""
+    split = [d for d in report.decisions if d.kind == "schedule"]
+    others = [d for d in report.decisions if d.kind != "schedule"]
     every = [
-        Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
-        decision_section("decisions", report.decisions, most),
-        Section("measured decisions", MEASURED_COLUMNS, _measured_cells(report)),
-        Section("rules", ("count", "rule", "identity"), _rule_cells(report)),
+        Section("step by part of a layer", PART_COLUMNS, part_rows(report)),
         _kernels(report, most),
-        Section("measured kernels", TIMED_COLUMNS, _timed_cells(report)[:most]),
+        Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
+        decision_section("decisions", others, most),
+        decision_section("parallelisation", split, most),
+        Section("measured decisions", MEASURED_COLUMNS, _measured_cells(report)),
+        Section("rewrites", ("count", "rule", "identity"), _rule_cells(report)),
     ]
     return [s for s in every if s.rows]
 
@@ -125,7 +156,14 @@ def decision_section(
         count[f"{line.decision.what} {line.verdict}"] += line.count
     kinds = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
     note = f"and {sum(count.values()):,} more: {kinds}" if rest else ""
-    return Section(title, COLUMNS, [_cells(x) for x in shown], note)
+    return _without_empty(Section(title, COLUMNS, [_cells(x) for x in shown], note))
+
+
+def _without_empty(section: Section) -> Section:
+    """Without columns that hold nothing."""
+    held = [i for i in range(len(section.columns)) if any(row[i] for row in section.rows)]
+    rows = [tuple(row[i] for i in held) for row in section.rows]
+    return replace(section, columns=tuple(section.columns[i] for i in held), rows=rows)
 
 
 def _chosen(lines: Sequence[Line], most: int) -> list[Line]:
@@ -141,18 +179,57 @@ def _matters(line: Line) -> bool:
     return bool(has_price) or line.decision.kind not in ("kernel", "layout", "schedule")
 
 
+@dataclass(frozen=True, slots=True)
+class KernelLine:
+    """Kernels of the same ops at the same shapes, such as those of equal layers."""
+
+    kernels: tuple[ReportKernel, ...]
+
+    @property
+    def ns(self) -> float:
+        return sum(k.ns for k in self.kernels)
+
+    def total(self, name: str) -> float:
+        """Of a figure, over all of them."""
+        return sum(getattr(k, name) for k in self.kernels)
+
+    @property
+    def where(self) -> str:
+        return merged([place_text(k.where, 1) for k in self.kernels])
+
+
+def kernel_lines(report: Report) -> list[KernelLine]:
+    """The kernels of a call, equal ones together, the longest first."""
+    held: dict[tuple[Any, ...], list[ReportKernel]] = {}
+    for k in report.kernels:
+        if k.phase != "prologue":
+            key = k.op, k.ops, k.shape, k.strategy, k.part, template(place_text(k.where, 1))
+            held.setdefault(key, []).append(k)
+    lines = [KernelLine(tuple(same)) for same in held.values()]
+    return sorted(lines, key=lambda x: (-x.ns, x.kernels[0].id))
+
+
 def _kernels(report: Report, most: int | None) -> Section:
-    """Those that should take longest, in the order in which they run."""
-    ranked = sorted(report.kernels, key=_when)
-    shown, rest = ranked[:most], ranked[len(ranked) if most is None else most :]
-    rows = [_kernel_cell(k) for k in sorted(shown, key=lambda k: k.id)]
-    took = sum(k.predicted_ns for k in rest if k.phase != "prologue")
-    note = f"and {len(rest):,} more, which take {time_text(took)} of a call" if rest else ""
-    return Section("kernels", KERNEL_COLUMNS, rows, note)
-
-
-def _when(kernel: ReportKernel) -> tuple[bool, float]:
-    return kernel.phase == "prologue", -kernel.predicted_ns
+    """By time; those that run once, when weights are set, are counted."""
+    lines = kernel_lines(report)
+    shown, rest = lines[:most], lines[len(lines) if most is None else most :]
+    is_measured = any(k.measured for k in report.kernels)
+    call_ns = sum(x.ns for x in lines) or 1.0
+    notes = [f"and {sum(len(x.kernels) for x in rest):,} more, {time_text(sum(x.ns for x in rest))}"
+             " per call"] if rest else []  # fmt: skip
+    once = sum(k.phase == "prologue" for k in report.kernels)
+    shares = [k.measured["roofline_share"] for k in report.kernels if k.measured]
+    notes += [FASTER] if any(share > ABOVE for share in shares) else []
+    notes += [f"{counted(once, 'kernel')} run once, when weights are set"] if once else []
+    columns = TIMED_COLUMNS if is_measured else KERNEL_COLUMNS
+    shape = sized(report)
+    rows = [_kernel_cell(x, shape, call_ns, is_measured) for x in shown]
+    if report.step:
+        columns = (*columns[:2], *memory_floor.KERNEL_COLUMNS, *columns[2:])
+        own = [kernel_cells(x.kernels, report) for x in shown]
+        rows = [(*row[:2], *more, *row[2:]) for row, more in zip(rows, own)]
+    title = f"kernels by {'measured' if is_measured else 'predicted'} time"
+    return Section(title, columns, rows, "; ".join(notes))
 
 
 def report_text(report: Report, most: int | None = MOST) -> str:
@@ -170,19 +247,47 @@ def table_lines(section: Section) -> list[str]:
 def head(report: Report) -> str:
     """What was compiled, in a few lines."""
     t, model = report.totals, report.model
-    saved = t.unshared_bytes - t.arena_bytes
     taken = sum(d.verdict for d in report.decisions)
     return "\n".join([
-        f"{model.name} for {report.target.name}: {t.kernels} kernels a call, "
-        f"about {time_text(t.predicted_ns)}{_at(report)}",
-        f"in {_values(model.inputs)}; out {_values(model.outputs)}",
-        f"arena {size_text(t.arena_bytes)} (sharing saves {size_text(saved)}), weights "
-        f"{size_text(t.weight_bytes)}; a call moves {size_text(t.traffic_bytes)} and does "
-        f"{flops_text(t.flops)}",
-        f"{len(report.source)} nodes became {len(report.nodes)}; {len(report.rules)} rewrites, "
-        f"{taken} decisions taken, {len(report.decisions) - taken} refused",
-        *_measured_head(report),
+        headline(report),
+        *([step_text(report)] if report.step else []),
+        f"inputs: {_values(model.inputs)}; outputs: {_values(model.outputs)}",
+        f"memory: arena {size_text(t.arena_bytes)} ({size_text(t.unshared_bytes)} without buffer "
+        f"reuse), weights {size_text(t.weight_bytes)}; per call {size_text(t.traffic_bytes)} of "
+        f"traffic, {flops_text(t.flops)}",
+        f"compile: {counted(op_count(report), 'op')} to {counted(t.kernels, 'kernel')}; "
+        f"{counted(len(report.rules), 'rewrite')}; {taken:,} decisions taken, "
+        f"{len(report.decisions) - taken:,} refused",
+        *([str(CodeFacts.from_dict(report.code))] if report.code else []),
+        *([report.timings["gate"]] if report.timings.get("gate") else []),
     ])  # fmt: skip
+
+
+def op_count(report: Report) -> int:
+    """Of the model as it was given, without its inputs, weights and constants."""
+    return sum(n.op not in ("input", "param", "state", "constant") for n in report.source)
+
+
+def headline(report: Report) -> str:
+    """What a call takes, of what, in one sentence."""
+    threads = report.machine.get("threads", 0)
+    on = f"{report.target.name}, {counted(threads, 'thread')}" if threads else report.target.name
+    return (
+        f"{report.model.name} on {on}: {counted(report.totals.kernels, 'kernel')} per call, "
+        f"{call_text(report)}{_at(report)}"
+    )
+
+
+def call_text(report: Report) -> str:
+    """What a call takes: measured where it was, beside the prediction."""
+    predicted, took = time_text(report.totals.predicted_ns), report.timings.get("call_ns")
+    if not took:
+        return f"predicted {predicted}"
+    share, within = report.timings.get("roofline_share"), sum(x.ns for x in kernel_lines(report))
+    roof = f"; kernels reach {share:.0%} of the roofline" if share else ""
+    roof = "; faster than the target's default rates" if share and share > ABOVE else roof
+    beyond = f", {time_text(within)} of it in kernels" if took > BEYOND * within > 0 else ""
+    return f"measured {time_text(took)}{beyond} (predicted {predicted}{roof})"
 
 
 def _at(report: Report) -> str:
@@ -206,17 +311,13 @@ MEASURED_COLUMNS = (
     "verdict", "outcome", "of a call", "predicted", "measured", "low", "high", "count", "decision",
     "where",
 )  # fmt: skip
+KERNEL_COLUMNS = (
+    "time", "share", "count", "kernel", "shape", "runs as", "traffic", "arithmetic", "where",
+    "first",
+)  # fmt: skip
 TIMED_COLUMNS = (
-    "step",
-    "measured",
-    "share",
-    "GB/s",
-    "GFLOP/s",
-    "of the roofline",
-    "kernel",
-    "where",
-)
-KERNEL_COLUMNS = ("step", "phase", "predicted", "bytes", "flops", "strategy", "kernel", "where")
+    *KERNEL_COLUMNS[:2], "predicted", "GB/s", "GFLOP/s", "of roofline", *KERNEL_COLUMNS[2:],
+)  # fmt: skip
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -229,7 +330,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         f"×{line.count}" if line.count > 1 else "",
         d.what,
         clipped(line.where),
-        d.reason,
+        line.reason,
     )
 
 
@@ -240,26 +341,44 @@ def _rule_cells(report: Report) -> list[tuple[str, ...]]:
     return [(f"{n}", rule, first[rule].identity) for rule, n in count.most_common()]
 
 
-def _kernel_cell(k: ReportKernel) -> tuple[str, ...]:
+def _kernel_cell(
+    line: KernelLine, shape: Callable[[str], str], call_ns: float, is_measured: bool
+) -> tuple[str, ...]:
+    first, flops = line.kernels[0], line.total("flops")
+    count = f"×{len(line.kernels)}" if len(line.kernels) > 1 else ""
     return (
-        f"{k.id}", k.phase, time_text(k.predicted_ns), size_text(k.bytes),
-        flops_text(k.flops) if k.flops else "", k.strategy,
-        clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
+        time_text(line.ns), f"{line.ns / call_ns:.1%}",
+        *(_rates(line) if is_measured else ()),
+        count, clipped(kernel_title(first)), clipped(shape(first.shape), NARROW), first.strategy,
+        size_text(line.total("bytes")), flops_text(flops) if flops else "",
+        clipped(line.where), f"k{first.id}",
+    )  # fmt: skip
+
+
+def _rates(line: KernelLine) -> tuple[str, ...]:
+    """Bytes and arithmetic for each nanosecond, and how near that is to what the machine can do."""
+    ns = max(line.ns, 1.0)
+    least = sum((k.measured or {}).get("roofline_ns", 0.0) for k in line.kernels)
+    return (
+        time_text(line.total("predicted_ns")), f"{line.total('bytes') / ns:,.1f}",
+        f"{line.total('flops') / ns:,.1f}", f"{least / ns:.0%}",
     )  # fmt: skip
 
 
 def _measured_cells(report: Report) -> list[tuple[str, ...]]:
     """What reversing a decision changed, one line for those reversed together; gains of taking."""
-    held: dict[tuple[Any, ...], ReportDecision] = {}
+    held: dict[tuple[Any, ...], list[ReportDecision]] = {}
     for d in report.decisions:
         if d.measured:
-            held.setdefault((d.what, *sorted(d.measured.items())), d)
-    found = sorted(held.values(), key=lambda d: -(d.measured or {})["share"])
-    return [_measured_cell(d, d.measured or {}) for d in found]
+            held.setdefault((d.what, *sorted(d.measured.items())), []).append(d)
+    found = sorted(held.values(), key=lambda same: -(same[0].measured or {})["share"])
+    return [_measured_cell(same, same[0].measured or {}) for same in found]
 
 
-def _measured_cell(d: ReportDecision, m: Mapping[str, Any]) -> tuple[str, ...]:
+def _measured_cell(same: Sequence[ReportDecision], m: Mapping[str, Any]) -> tuple[str, ...]:
+    d = same[0]
     outcome = ("confirmed" if m["is_right"] else "refuted") if m["is_certain"] else "within noise"
+    outcome += " *" if is_busy(m.get("busy_cores", 0.0)) else ""
     times = [time_text(m[k]) for k in ("predicted_ns", "measured_ns", "low_ns", "high_ns")]
     count = f"×{m['class_size']}" if m["class_size"] > 1 else ""
     verdict = "taken" if d.verdict else "refused"
@@ -270,34 +389,8 @@ def _measured_cell(d: ReportDecision, m: Mapping[str, Any]) -> tuple[str, ...]:
         *times,
         count,
         d.what,
-        clipped(", ".join(d.where[:1])),
+        clipped(merged([place_text(x.where[:1]) for x in same])),
     )
-
-
-def _timed_cells(report: Report) -> list[tuple[str, ...]]:
-    """Kernels that were timed, the slowest first."""
-    timed = [(k, k.measured) for k in report.kernels if k.measured]
-    return [
-        (
-            f"{k.id}", time_text(m["median_ns"]), f"{m['share']:.1%}", f"{m['gb_s']:,.1f}",
-            f"{m['gflop_s']:,.1f}", f"{m['roofline_share']:.0%}",
-            clipped(k.name.partition(" ")[2]), clipped(", ".join(k.where[:2])),
-        )
-        for k, m in sorted(timed, key=lambda t: -t[1]["median_ns"])
-    ]  # fmt: skip
-
-
-def _measured_head(report: Report) -> list[str]:
-    """The measured call, and the gate's predictions against measurements."""
-    t = report.timings
-    if "gate" not in t:
-        return []
-    sizes = ", ".join(f"{k}={v}" for k, v in t["sizes"].items())
-    return [
-        f"measured: {time_text(t['call_ns'])} a call{f' at {sizes}' if sizes else ''}, "
-        f"{t['roofline_share']:.0%} of the roofline",
-        t["gate"],
-    ]
 
 
 def _advice(a: Advice) -> tuple[str, ...]:
@@ -320,30 +413,5 @@ def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def clipped(text: str, most: int = WIDEST) -> str:
-    """The text, or its two ends: names differ in the last of their parts."""
-    if len(text) <= most:
-        return text
-    begin = most // 4
-    return f"{text[:begin]}…{text[begin + 1 - most :]}"
-
-
-def size_text(size: float) -> str:
-    """Bytes in the unit that suits them."""
-    return _scaled(size, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))) or f"{size:,} B"
-
-
-def flops_text(flops: float) -> str:
-    """Arithmetic in the unit that suits it."""
-    return _scaled(flops, (("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))) or f"{flops:,} FLOP"
-
-
-def _scaled(value: float, units: Iterable[tuple[str, float]]) -> str:
-    for unit, scale in units:
-        if abs(value) >= scale:
-            return f"{value / scale:,.2f} {unit}"
-    return ""
-
-
-def time_text(ns: float) -> str:
-    """A time in the unit that suits it."""
-    return _scaled(ns, (("s", 1e9), ("ms", 1e6), ("µs", 1e3))) or f"{ns:,.0f} ns"
+    """A cell that may hold a long name."""
+    return naming.clipped(text, most)

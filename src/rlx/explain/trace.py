@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
 from rlx.backends.timing import CodegenSpan, Run
 from rlx.core.files import writing
+from rlx.core.public_calls import public_class
 from rlx.cost.terms import Terms
 from rlx.explain.roofline import kernel_time
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Node
+    from rlx.ops.op import Array
     from rlx.pipeline import CompileResult
-    from rlx.runtime.executable import Executable, Inputs
+    from rlx.runtime.loaded_program import LoadedProgram
 
 COMPILE, CALLS = 1, 2
 """The two processes that a trace shows."""
@@ -43,6 +45,7 @@ class Event:
     args: tuple[tuple[str, Any], ...] = ()
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Events of a compile and of some calls."""
@@ -74,27 +77,27 @@ class Trace:
             file.write(json.dumps(self.as_dict()).encode())
 
 
-def trace(exe: Executable, inputs: Inputs, *, calls: int = 3) -> Trace:
-    """What `exe` did to be compiled, and what it does in some calls on `inputs`.
+def trace(loaded: LoadedProgram, arrays: Sequence[Array], *, calls: int = 3) -> Trace:
+    """What was done to compile a program, and what it does in some calls on inputs, and on states
+    behind them.
 
     The kernels are those of an instrumented build, whose compilation is part of the trace. Code
     generation is that of the program itself where it was compiled here; else that of the build.
     """
-    arrays = exe.arrays(inputs)
-    result = exe.result
-    begun = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    program, weights = exe.timed()
-    ready = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    result = loaded.result
+    begun = time.monotonic_ns()
+    program, weights = loaded.timed()
+    ready = time.monotonic_ns()
     program.run_timed(weights, arrays)
     runs = [program.run_timed(weights, arrays) for _ in range(calls)]
-    terms = Terms(exe.lir.target, sizes=exe.sizes(inputs))
+    terms = Terms(result.lir.target, sizes=loaded.sizes(arrays))
     events = [
         *_passes(result),
         Event("instrumented build", TIMED_BUILD, COMPILE, 0, begun, ready),
-        *_codegen(exe.codegen_spans or program.codegen_spans, program.functions),
+        *_codegen(loaded.program.codegen_spans or program.codegen_spans, program.functions),
         *(e for i, run in enumerate(runs) for e in _call(i, run, program.steps, terms)),
     ]
-    return Trace(exe.name, exe.lir.target.name, tuple(events))
+    return Trace(loaded.name, result.lir.target.name, tuple(events))
 
 
 def _passes(result: CompileResult) -> Iterator[Event]:
@@ -144,5 +147,5 @@ def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 def thread_name(process: int, thread: int) -> str:
     """Of a track."""
     if process == COMPILE:
-        return "compiler" if thread == 0 else f"LLVM {thread}"
+        return "compiler" if thread == 0 else f"code generation {thread}"
     return "calls" if thread == 0 else f"thread {thread}"

@@ -1,13 +1,15 @@
 """Tracing: a Python function, run once on nodes, is a graph; `jit` compiles it on first use.
 
-Arrays are positional and become inputs; keyword arguments are Python values, seen as they are
-while tracing. NumPy arrays that the function closes over become constants.
+Arrays become inputs, by position or keyword, alone or in dicts, lists and tuples; what else is
+given by keyword, or inside of them, is a Python value, seen as it is while tracing. NumPy arrays
+that the function closes over become constants.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -17,27 +19,80 @@ import numpy as np
 from rlx.core.arguments import FUNCTION, NONE, TEXT
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.public_calls import public, public_class, raise_misuse
 from rlx.core.shape import Shape
+from rlx.frontends.structures import Structure, distinct, flattened, has_leaf, rebuilt
 from rlx.ir.mir import Graph, MirModule, Node
 
+LOG = logging.getLogger("rlx")
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The graph of a function, and the names its results go by where it returned a dict."""
+    """The graph of a function, and the structure of what it returned."""
 
     graph: Graph
-    keys: tuple[Any, ...] | None
-    is_single: bool
+    results: Structure
 
     def packed(self, results: Sequence[Any]) -> Any:
-        """Results as the function returned them: alone, as a tuple, or by name."""
-        if self.keys is not None:
-            return dict(zip(self.keys, results))
-        return results[0] if self.is_single else tuple(results)
+        """Results as the function returned them."""
+        return rebuilt(self.results, iter(results))
 
 
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a function is called with: arrays by name, and the structures they stand in."""
+
+    leaves: Mapping[str, Any]
+    positional: tuple[Structure, ...]
+    named: tuple[tuple[str, Structure], ...]
+
+    @classmethod
+    def of(
+        cls, function: Function, args: Sequence[Any], attrs: Mapping[str, Any], name: str
+    ) -> Arguments:
+        leaves: dict[str, Any] = {}
+        labels = _input_names(function, len(args), attrs, name)
+        given = [_positional(a, label, name) for label, a in zip(labels, args)]
+        positional = tuple(flattened(a, n, _is_input, leaves) for n, a in zip(labels, given))
+        named = tuple((n, _named(n, v, leaves)) for n, v in sorted(attrs.items()))
+        return cls(leaves, positional, named)
+
+    def applied(self, function: Function, leaves: Sequence[Any]) -> Any:
+        """The function on these in place of the arrays."""
+        rest = iter(leaves)
+        args = [rebuilt(s, rest) for s in self.positional]
+        return function(*args, **{n: rebuilt(s, rest) for n, s in self.named})
+
+    def key(self, name: str) -> Any:
+        """What a compile is for: shapes, structures and Python values."""
+        shape = next((n for n, a in self.leaves.items() if isinstance(a, Shape)), None)
+        if shape is not None:
+            raise GraphError(f"{name}: {shape} is a rlx.Shape. Call it on arrays, or rlx.trace it.")
+        shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self.leaves.values())
+        made = (shapes, self.positional, self.named)
+        try:
+            hash(made)
+        except TypeError as error:
+            odd = next((n for n, s in self.named if not _is_hashable(s)), "in a structure")
+            raise GraphError(
+                f"{name}: keyword {odd!r} is a value that cannot be a key of what was compiled "
+                f"({error}). Give an array, or a number, string or tuple."
+            ) from None
+        return made
+
+
+def _named(name: str, value: Any, leaves: dict[str, Any]) -> Structure:
+    """Of a keyword: a structure where there is an array in it, else a Python value."""
+    from rlx.frontends.structures import Static
+
+    if has_leaf(value, _is_input):
+        return flattened(value, name, _is_input, leaves)
+    return Static(value, distinct(value))
+
+
+@public
 def trace(function: Function, *shapes: Any, name: str | None = None, **attrs: Any) -> Graph:
     """The graph of `function` for inputs of `shapes`: each a rlx.Shape, or an array to read it off.
 
@@ -52,14 +107,20 @@ def _traced(
     function: Function, shapes: Sequence[Any], attrs: Mapping[str, Any], name: str
 ) -> Traced:
     graph = Graph(name)
-    labels = _input_names(function, len(shapes), attrs, name)
-    inputs = [graph.input(n, _shape_of(s, n, name)) for n, s in zip(labels, shapes)]
+    given = Arguments.of(function, shapes, attrs, name)
+    inputs = [graph.input(n, _shape_of(s, n, name)) for n, s in given.leaves.items()]
     with graph.tracing():
-        made = function(*inputs, **attrs)
-    results = [_node(graph, r, name) for r in _results(made, name)]
-    keys = tuple(made) if isinstance(made, Mapping) else None
-    graph.set_outputs(results if keys is None else dict(zip(map(str, keys), results)))
-    return Traced(graph, keys, is_single=not isinstance(made, Mapping | tuple | list))
+        made = given.applied(function, inputs)
+    found: dict[str, Any] = {}
+    try:
+        structure = flattened(made, "", _is_result, found, has_values=False)
+    except GraphError:
+        raise _no_result(name, made) from None
+    if not found:
+        raise GraphError(f"{name} returned nothing. {RETURN}")
+    nodes = {n: _node(graph, r) for n, r in found.items()}
+    graph.set_outputs(nodes if isinstance(made, Mapping) else list(nodes.values()))
+    return Traced(graph, structure)
 
 
 def _name_of(function: Function) -> str:
@@ -81,37 +142,61 @@ def _input_names(function: Function, count: int, attrs: Mapping[str, Any], name:
     return names
 
 
-def _shape_of(given: Any, parameter: str, name: str) -> Shape:
-    if isinstance(given, Shape):
-        return given
-    if hasattr(given, "shape") and hasattr(given, "dtype"):
-        try:
-            return Shape(given.shape, DType.of(given.dtype))
-        except GraphError as error:
-            raise GraphError(f"{name}: {parameter}: {error}") from None
+RETURN = "Return a node, or a dict, list or tuple of nodes."
+
+
+def _positional(value: Any, parameter: str, name: str) -> Any:
+    """An array, or a structure with arrays; a list of numbers is an array."""
+    if has_leaf(value, _is_input):
+        return value
+    if isinstance(value, list | np.generic):
+        return np.asarray(value)
     raise GraphError(
-        f"{name}: {parameter} is {given!r}, expected an array or a rlx.Shape. "
+        f"{name}: {parameter}: got {value!r} by position, expected an array or a rlx.Shape. "
         "Python values are given by keyword."
     )
 
 
-def _results(made: Any, name: str) -> list[Any]:
-    results = list(made.values()) if isinstance(made, Mapping) else made
-    results = list(results) if isinstance(results, tuple | list) else [results]
-    if not results:
-        raise GraphError(f"{name} returned nothing. Return a node, a tuple or a dict of nodes.")
-    return results
+def _plain_key(arrays: Sequence[Any]) -> Any:
+    if any(type(a) is not np.ndarray for a in arrays):
+        return None
+    return tuple((a.shape, a.dtype) for a in arrays)
 
 
-def _node(graph: Graph, result: Any, name: str) -> Node:
+def _is_input(value: Any) -> bool:
+    """NumPy's scalars are Python values: `axis=np.int64(0)`."""
+    if isinstance(value, np.generic):
+        return False
+    return isinstance(value, Shape) or (hasattr(value, "dtype") and hasattr(value, "shape"))
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, Node | np.ndarray | np.generic | bool | int | float | complex)
+
+
+def _no_result(name: str, made: Any) -> GraphError:
+    odd = made
+    while isinstance(odd, dict | list | tuple):
+        parts: list[Any] = list(odd.values()) if isinstance(odd, dict) else list(odd)  # pyright: ignore
+        odd = next((p for p in parts if not has_leaf(p, _is_result)), None)
+    return GraphError(f"{name} returned {odd!r}. {RETURN}")
+
+
+def _shape_of(given: Any, parameter: str, name: str) -> Shape:
+    if isinstance(given, Shape):
+        return given
+    try:
+        return Shape(given.shape, DType.of(given.dtype))
+    except GraphError as error:
+        raise GraphError(f"{name}: {parameter}: {error}") from None
+
+
+def _node(graph: Graph, result: Any) -> Node:
     """A result as a node; what is known already is a constant."""
-    if isinstance(result, Node):
-        return result
-    if isinstance(result, np.ndarray | np.generic | bool | int | float | complex):
-        return graph.constant(result)
-    raise GraphError(f"{name} returned {result!r}. Return a node, a tuple or a dict of nodes.")
+    return result if isinstance(result, Node) else graph.constant(result)
 
 
+@public_class
 class Jit:
     """A function that is compiled for the shapes, dtypes and keyword values it is called with."""
 
@@ -120,21 +205,34 @@ class Jit:
     def __init__(self, function: Function, options: Mapping[str, Any]) -> None:
         if not callable(function):
             raise GraphError(f"jit takes a function, got {function!r}.")
+        if options:
+            from rlx.runtime.session import compile as compiled
+
+            raise_misuse(compiled, (function,), options)
         self.function = function
         self._options = dict(options)
         self._compiled: dict[Any, tuple[Traced, Any]] = {}
+        self._plain: dict[Any, tuple[Traced, Any]] = {}
+        """The same for calls on NumPy arrays by position, by a key that is made in less time."""
         functools.update_wrapper(self, function)
         self.__name__ = _name_of(function)
 
     def __call__(self, *arrays: Any, **attrs: Any) -> Any:
         """Run on arrays. On nodes the function is inlined into the graph being built."""
-        node = next((a for a in arrays if isinstance(a, Node)), None)
+        plain = _plain_key(arrays) if not attrs else None
+        if plain is not None and plain in self._plain:
+            traced, executable = self._plain[plain]
+            made = executable(*arrays)
+            return traced.packed(made if isinstance(made, tuple) else (made,))
+        node = next((a for a in (*arrays, *attrs.values()) if isinstance(a, Node)), None)
         if node is not None:
             with node.graph.tracing():
                 return self.function(*arrays, **attrs)
-        given = [a if _is_array(a) else _array(a, self.__name__) for a in arrays]
-        traced, executable = self._executable(given, attrs)
-        made = executable(*given)
+        given = Arguments.of(self.function, arrays, attrs, self.__name__)
+        traced, executable = self._executable(given, arrays, attrs)
+        if plain is not None:
+            self._plain[plain] = traced, executable
+        made = executable(*given.leaves.values())
         return traced.packed(made if isinstance(made, tuple) else (made,))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -154,27 +252,26 @@ class Jit:
         """How many variants have been compiled."""
         return len(self._compiled)
 
-    def _executable(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Traced, Any]:
-        key = self._key(arrays, attrs)
+    def _executable(
+        self, given: Arguments, arrays: Sequence[Any], attrs: Mapping[str, Any]
+    ) -> tuple[Traced, Any]:
+        key = given.key(self.__name__)
         if key not in self._compiled:
             from rlx.runtime.session import compile as compiled
 
+            if self._compiled:
+                LOG.info("%s: compiled again: %s", self.__name__, self._news(key))
             traced = _traced(self.function, arrays, attrs, self.__name__)
             self._compiled[key] = traced, compiled(traced.graph, **self._options)
         return self._compiled[key]
 
-    def _key(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-        shapes = tuple((tuple(a.shape), str(a.dtype)) for a in arrays)
-        values = tuple((k, _distinct(v)) for k, v in sorted(attrs.items()))
-        try:
-            hash(values)
-        except TypeError:
-            odd = next(k for k, v in values if not _is_hashable(v))
-            raise GraphError(
-                f"{self.__name__}: keyword {odd!r} is {attrs[odd]!r}, which cannot be a key of "
-                "what was compiled. Arrays are given by position."
-            ) from None
-        return shapes, values
+    def _news(self, key: Any) -> str:
+        """In what a call differs from the one that was compiled last."""
+        before = next(reversed(self._compiled))
+        kinds = ("shapes or dtypes", "structures of arguments", "values of keywords")
+        changed = [k for k, old, new in zip(kinds, before, key) if old != new]
+        shapes = ", ".join(f"{dtype}{list(dims)}" for dims, dtype in key[0])
+        return f"{' and '.join(changed)} differ from those of the last compile ({shapes})"
 
     def __repr__(self) -> str:
         return f"<jit {self.__name__}: {self.compiled} compiled>"
@@ -184,6 +281,7 @@ class Jit:
 def jit(function: Function, /) -> Jit: ...
 @overload
 def jit(**options: Any) -> Callable[[Function], Jit]: ...
+@public
 def jit(function: Function | None = None, /, **options: Any) -> Any:
     """Compile a function on first use: `@rlx.jit`, or `@rlx.jit(target="cpu")`.
 
@@ -192,25 +290,6 @@ def jit(function: Function | None = None, /, **options: Any) -> Any:
     if function is None:
         return lambda f: Jit(f, options)
     return Jit(function, options)
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
-
-
-def _array(value: Any, name: str) -> Any:
-    if isinstance(value, list):
-        return np.asarray(value)
-    raise GraphError(
-        f"{name}: got {value!r} by position, expected an array. Python values are given by keyword."
-    )
-
-
-def _distinct(value: Any) -> Any:
-    """A key that distinguishes what Python calls equal: 1, 1.0 and True; 0.0 and -0.0."""
-    if isinstance(value, tuple):
-        return tuple(_distinct(v) for v in value)
-    return type(value), value.hex() if isinstance(value, float) else value
 
 
 def _is_hashable(value: Any) -> bool:

@@ -44,7 +44,7 @@ def grow(
     deck = [o for o in table.table().values() if not o.why_no_cases]
     start = seed * steps
     for i in range(start, start + steps):
-        dealt = deck[_shuffled(len(deck), i // len(deck))[i % len(deck)]]
+        dealt = deck[shuffled(len(deck), i // len(deck))[i % len(deck)]]
         if dealt.name not in without:
             grower.add(dealt)
         if grower.draw.coin(0.25):
@@ -52,7 +52,8 @@ def grow(
     return grower.finish()
 
 
-def _shuffled(count: int, deal: int) -> Sequence[int]:
+def shuffled(count: int, deal: int) -> Sequence[int]:
+    """The order of the cards of a deal."""
     return np.random.default_rng([0xDECC, deal]).permutation(count).tolist()
 
 

@@ -21,6 +21,7 @@ from rlx.backends.cpu.program.artefact import Artefact
 from rlx.backends.cpu.program.call_context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import support
+from rlx.backends.cpu.system.posix import c_library
 from rlx.core.dim import evaluate as sized
 from rlx.core.errors import Error
 from rlx.core.extent import FIRST_CAPACITY, is_capacity, outgrown
@@ -36,7 +37,6 @@ PAGE = mmap.PAGESIZE
 LINE = 64
 POISON = 0xA5
 HOST = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Side(enum.Enum):
@@ -94,7 +94,7 @@ class Guarded:
                 sizes |= larger
 
     def _ran(self, call: _Call, values: Mapping[str, Array]) -> list[Array]:
-        leaves = [*self.graph.inputs, *self.graph.params]
+        leaves = [*self.graph.given, *self.graph.params]
         given = [self._copy(values[n.attrs["name"]]) for n in leaves]
         self._do(call, Mode.NEED)
         arena = self._guarded(int(call.needs[0]), self.holes[Space.ARENA])
@@ -226,7 +226,7 @@ def _places(ranks: Sequence[int]) -> list[int]:
 
 
 def _forbid(address: int) -> None:
-    if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0):
+    if c_library().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0):
         raise OSError(ctypes.get_errno(), "mprotect")
 
 

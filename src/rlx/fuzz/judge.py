@@ -24,6 +24,7 @@ from rlx.ir.mir import Graph, MirModule
 from rlx.ops.op import Array
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.executable import Executable
+from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.session import Session
 
 
@@ -92,7 +93,7 @@ def _judge_target(target: FusionTarget, expected: Expected) -> list[Mismatch]:
     optimised = evaluate(result.lir.mir.graph, values)
     found = compare(target.value, expected, optimised)
     params = {n.attrs["name"]: values[n.attrs["name"]] for n in graph.params}
-    exe = Executable(result, backend.compile(result.lir), params, backend=backend)
+    exe = Executable(LoadedProgram(result, backend.compile(result.lir), backend, params))
     made = exe(*(values[n.attrs["name"]] for n in graph.inputs))
     run = [made] if len(graph.outputs) == 1 else list(made)
     for name, a, b in zip(graph.output_names, run, optimised, strict=True):

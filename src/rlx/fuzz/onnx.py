@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -149,13 +148,12 @@ def _tried(data: bytes, job: Job) -> str:
 
 def _run(model: Any) -> str:
     """Compiled, and run unless it asks for more arithmetic than there is time for."""
-    from rlx.runtime.executable import Executable
     from rlx.runtime.random_inputs import random_inputs
     from rlx.runtime.session import Session
 
     exe = Session("cpu", threads=1, cache=False).compile(model)
     given = random_inputs(exe.inputs, {}, 0, typical=3)
-    program = exe if isinstance(exe, Executable) else exe.specialised(*given.values())
+    program, _ = exe.settled(given)
     if _flops(program) > MOST_FLOPS:
         return "heavy"
     exe.run(given)
@@ -173,6 +171,8 @@ def _flops(program: Any) -> int:
 @cache
 def _limit_memory() -> None:
     """1 GiB more than what is there before the first file."""
+    import resource
+
     for module in (
         "rlx.frontends.onnx.model",
         "rlx.runtime.session",

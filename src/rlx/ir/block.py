@@ -21,7 +21,7 @@ import enum
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -266,6 +266,11 @@ def _loaded() -> dict[str, Block]:
 def table() -> dict[str, Block]:
     """Every block by name, in the order of the pages."""
     return {name: b for name, b in _loaded().items() if name == b.name}
+
+
+def names() -> Iterator[str]:
+    """Blocks and their aliases."""
+    yield from _loaded()
 
 
 def find(name: str) -> Op | None:

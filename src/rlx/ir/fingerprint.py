@@ -50,6 +50,8 @@ def plan_lines(plan: BufferPlan, number: Mapping[Node, int]) -> Iterator[str]:
     yield f"dims {_dims(plan.dynamic_symbols)}"
     yield f"schedule {[number[k] for k in plan.schedule]}"
     yield f"in place {sorted((number[k], number[v]) for k, v in plan.in_place.items())}"
+    for node, rows in _by_number(plan.written, number):
+        yield f"written {node} {_dims(rows.dims)} {_dims([*rows.strides, rows.offset])}"
     for node, slot in _by_number(plan.assignments, number):
         where = _dims([slot.offset, slot.size])
         yield f"slot {node} {where} {slot.space.value} {slot.is_external}"
@@ -58,7 +60,7 @@ def plan_lines(plan: BufferPlan, number: Mapping[Node, int]) -> Iterator[str]:
         dims, strides = _dims(layout.dims), _dims([*layout.strides, layout.offset])
         yield f"view {node} of {number[view.root]} {dims} {strides}"
     yield f"phases {[(node, phase.value) for node, phase in _by_number(plan.phases, number)]}"
-    for leaves in (plan.io.inputs, plan.io.params):
+    for leaves in (plan.io.inputs, plan.io.params, plan.io.states):
         yield f"leaves {[(name, number[node]) for name, node in leaves]}"
     yield f"outputs {[number[node] for node in plan.io.outputs]}"
 

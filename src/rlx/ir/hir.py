@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlx.core.dim import Dim, DimLike
-from rlx.core.errors import Error, UnknownNameError
-from rlx.core.shape import DimBinding, Shape
-from rlx.ir import block
+from rlx.core.errors import Error
+from rlx.core.public_calls import public_class
+from rlx.core.shape import DimBinding, ShapeLike
 from rlx.ir.block import FusionPolicy as FusionPolicy
 from rlx.ir.mir import Graph, MirModule, Node, Origin
+from rlx.ir.op_methods import BlockMethods
 from rlx.ops.op import lookup
 
 
-class HirModule:
+@public_class
+class HirModule(BlockMethods):
     """A module in blocks, and the builder that makes it: every block and op is a method."""
 
     def __init__(self, name: str = "module", policy: FusionPolicy = FusionPolicy.DIRECT) -> None:
@@ -28,13 +30,17 @@ class HirModule:
 
     # -- building ------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Shape) -> Node:
-        """A value given anew on every call."""
-        return self.graph.input(name, shape)
+    def input(self, name: str, shape: ShapeLike, dtype: Any = None) -> Node:
+        """A value given anew on every call; of dims alone the dtype is f32."""
+        return self.graph.input(name, shape, dtype)
 
-    def param(self, name: str, shape: Shape) -> Node:
-        """A weight: given once, the same for every call."""
-        return self.graph.param(name, shape)
+    def param(self, name: str, shape: ShapeLike, dtype: Any = None) -> Node:
+        """A weight: given once, the same for every call; of dims alone the dtype is f32."""
+        return self.graph.param(name, shape, dtype)
+
+    def state(self, name: str, shape: ShapeLike, dtype: Any = None, *, init: float = 0.0) -> Node:
+        """Memory that a session keeps from call to call, `init` in every element at first."""
+        return self.graph.state(name, shape, dtype, init=init)
 
     def constant(self, value: Any) -> Node:
         """A value known now."""
@@ -43,12 +49,6 @@ class HirModule:
     def mir(self, op: str, *inputs: Any, **attrs: Any) -> Any:
         """An op of the table, which lowering leaves as it is."""
         return lookup(op).build(self.graph, inputs, attrs)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The builder method of a block, or of an op: `m.linear(x, w)`, `m.softmax(x)`."""
-        if name.startswith("__") or (decl := block.find(name)) is None:
-            raise UnknownNameError(f"HirModule has no method, block or op {name!r}.")
-        return lambda *args, **attrs: decl.build(self.graph, args, attrs)
 
     @contextmanager
     def scope(self, label: str) -> Generator[None]:
@@ -69,30 +69,42 @@ class HirModule:
 
     @property
     def name(self) -> str:
+        """The name of the graph."""
         return self.graph.name
 
     @property
     def nodes(self) -> tuple[Node, ...]:
+        """Every node, inputs before users."""
         return self.graph.nodes
 
     @property
     def inputs(self) -> tuple[Node, ...]:
+        """The inputs, in the order of a call."""
         return self.graph.inputs
 
     @property
     def params(self) -> tuple[Node, ...]:
+        """The weights."""
         return self.graph.params
 
     @property
+    def states(self) -> tuple[Node, ...]:
+        """What a session keeps from call to call."""
+        return self.graph.states
+
+    @property
     def outputs(self) -> tuple[Node, ...]:
+        """The results."""
         return self.graph.outputs
 
     @property
     def dynamic_symbols(self) -> tuple[Dim, ...]:
+        """The named dims of leaves, by name."""
         return self.graph.dynamic_symbols
 
     @property
     def has_dynamic_dims(self) -> bool:
+        """Has it named dims?"""
         return self.graph.has_dynamic_dims
 
     def __len__(self) -> int:

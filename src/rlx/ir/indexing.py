@@ -141,10 +141,13 @@ def _bounds(given: slice, size: DimLike) -> tuple[DimLike, DimLike, int]:
     """Start, stop and step, with what is left out filled in."""
     for value in (given.start, given.stop, given.step):
         if value is not None and not is_number(value):
-            raise GraphError(f"the slice bound {value!r} is neither a whole number nor a rlx.Dim")
+            raise GraphError(
+                f"the slice bound {value!r} is neither a whole number nor a rlx.Dim. "
+                "Convert it with int()"
+            )
     step = 1 if given.step is None else given.step
     if isinstance(step, Dim) or step == 0:
-        raise GraphError(f"a step of {step} is not possible")
+        raise GraphError(f"a step of {step} is not possible. Give a whole number other than 0")
     ends = (0, size) if step > 0 else (-1, -size - 1)
     start, stop = (e if v is None else v for e, v in zip(ends, (given.start, given.stop)))
     return start, stop, int(step)

@@ -12,17 +12,22 @@ from rlx.core.errors import Error
 from rlx.core.shape import Shape
 from rlx.ir.interpret import checked_array, infer_binding
 from rlx.ir.lir import LirModule, Phase
-from rlx.ir.mir import Graph
+from rlx.ir.mir import Graph, Node
+from rlx.ir.states import chains_of
 from rlx.ops.op import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An input or param without its graph: name, shape and dtype."""
+    """An input, param or state without its graph: name, shape and dtype."""
 
     op: str
     name: str
     shape: Shape
+    init: float = 0.0
+    """What every element of a state is at first."""
+    update: str = ""
+    """How calls change a state: `append` writes rows, `assign` all of it; not at all if empty."""
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -35,6 +40,8 @@ class Interface:
 
     name: str
     inputs: tuple[Leaf, ...]
+    """What a call is given: the caller's inputs, then the states of a session, which are written
+    in place."""
     params: tuple[Leaf, ...]
     outputs: tuple[tuple[str, Shape], ...]
     late: tuple[int, ...] = ()
@@ -65,11 +72,17 @@ class Interface:
     @classmethod
     def of(cls, graph: Graph) -> Interface:
         outputs = tuple((n, o.shape) for n, o in zip(graph.output_names, graph.outputs))
+        updates = {c.state: c.update for c in chains_of(graph.order())}
         inputs, params = (
-            tuple(Leaf(n.op, n.attrs["name"], n.shape) for n in leaves)
-            for leaves in (graph.inputs, graph.params)
+            tuple(_leaf(n, updates.get(n, "")) for n in leaves)
+            for leaves in (graph.given, graph.params)
         )
         return cls(graph.name, inputs, params, outputs)
+
+    @property
+    def states(self) -> tuple[Leaf, ...]:
+        """What a session keeps."""
+        return tuple(n for n in self.inputs if n.op == "state")
 
     def held(self, inputs: Sequence[Array], *, everything: bool = False) -> list[Array]:
         """The inputs of a step, of which those that the Epilogue reads are copies: what the caller
@@ -86,7 +99,13 @@ class Interface:
     def bind(self, params: Mapping[str, Array], inputs: Sequence[Array]) -> dict[str, int]:
         """The sizes of named dims, read off the arrays; an error names the one that is wrong."""
         named = {n.name: a for n, a in zip(self.inputs, inputs, strict=True)}
-        return infer_binding([*self.inputs, *self.params], {**params, **named})
+        sized = {n.name: params[n.name] for n in self.sized_params}
+        return infer_binding([*self.inputs, *self.sized_params], {**sized, **named})
+
+    @property
+    def sized_params(self) -> list[Leaf]:
+        """The params whose dims are named: those of others are known without them."""
+        return [n for n in self.params if n.shape.dynamic_symbols]
 
     def checked(self, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The inputs, each of exactly the declared dtype and dims."""
@@ -117,10 +136,17 @@ class Interface:
                     raise Error(f"{what} shares memory with {other}. Give an array of its own.")
 
 
+def _leaf(node: Node, update: str) -> Leaf:
+    return Leaf(node.op, node.attrs["name"], node.shape, node.attrs.get("init", 0.0), update)
+
+
 def check_out(out: Array, shape: Shape, name: str) -> None:
     """The error of an array that a result cannot be written into."""
     if out.dtype != shape.dtype.numpy or not out.dtype.isnative or out.shape != shape.dims:
-        raise Error(f"out for {name!r} is {out.dtype}{list(out.shape)}, the result is {shape}.")
+        raise Error(
+            f"out for {name!r} is {out.dtype}{list(out.shape)}, the result is {shape}. "
+            "Give an array of that shape and dtype."
+        )
     if not out.flags.writeable:
         raise Error(f"out for {name!r} is read-only. Give an array that can be written.")
     if not out.flags.c_contiguous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from rlx.core.attrs import bind
 from rlx.core.dim import Dim, Symbol, is_static, substitute
+from rlx.core.dim import evaluate as evaluate_dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measure
 from rlx.core.shape import DimBinding, OutOfRange, Shape
 from rlx.ir.mir import Graph, Node
+from rlx.ir.states import state_of
 
 
 class Leaf(Protocol):
@@ -53,13 +56,17 @@ def _match_leaf(
     for declared, size in zip(shape.dims, array.shape):
         if not isinstance(declared, Dim):
             continue
-        if declared.symbol is None:
+        symbol = declared.bound_symbol
+        if symbol is None:
             open_.append((declared, size))
-        elif sizes.setdefault(declared.name, size) != size:
+            continue
+        if sizes.setdefault(symbol.name, size) != size:
             raise OutOfRange(
                 f"{leaf.op} {name!r} is {shape}: {declared} is {size} here, "
-                f"but {sizes[declared.name]} elsewhere."
+                f"but {sizes[symbol.name]} elsewhere."
             )
+        if evaluate_dim(declared, sizes) != size:
+            raise OutOfRange(f"{leaf.op} {name!r} is {shape}: no {symbol} makes it {size}.")
     return open_
 
 
@@ -82,9 +89,10 @@ def mismatch(leaf: Leaf, array: np.ndarray[Any, Any]) -> GraphError:
         got = str(Shape(array.shape, DType.of(array.dtype)))
     except GraphError:
         got = f"{array.dtype}{list(array.shape)}"
-    return GraphError(
-        f"{leaf.op} {leaf.attrs['name']!r} is {leaf.shape}, got {got}. Cast or reshape it first."
-    )
+    name, dtype = leaf.attrs["name"], leaf.shape.dtype
+    is_cast = got.partition("[")[0] != dtype.value and array.dtype.kind in "biufcV"
+    hint = f"Cast it: {name}.astype({dtype.numpy.name!r})." if is_cast else "Reshape it first."
+    return GraphError(f"{leaf.op} {name!r} is {leaf.shape}, got {got}. {hint}")
 
 
 def checked_array(leaf: Leaf, value: Any, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
@@ -97,7 +105,25 @@ def checked_array(leaf: Leaf, value: Any, sizes: Mapping[str, int]) -> np.ndarra
 
 
 def evaluate(graph: Graph, values: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """The outputs for `values`, which has an array for every input and param by name."""
+    """The outputs for `values`, which has an array for every input, param and state by name."""
+    return evaluate_results(graph, values)[: len(graph.outputs)]
+
+
+def evaluate_call(
+    graph: Graph, values: Mapping[str, Any]
+) -> tuple[list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]:
+    """The outputs of a call, and the states that it leaves, by name; nothing is written."""
+    made, count = evaluate_results(graph, values), len(graph.outputs)
+    states = {n.attrs["name"]: np.asarray(values[n.attrs["name"]]) for n in graph.states}
+    for update, value in zip(graph.updates, made[count:]):
+        state = state_of(update)
+        assert state is not None
+        states[state.attrs["name"]] = value
+    return made[:count], states
+
+
+def evaluate_results(graph: Graph, values: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """Outputs, then the last versions of states."""
     missing = [n.attrs["name"] for n in graph.leaves if n.attrs["name"] not in values]
     if missing:
         raise Error(f"{graph.name}: no value for {', '.join(missing)}")
@@ -105,10 +131,16 @@ def evaluate(graph: Graph, values: Mapping[str, Any]) -> list[np.ndarray[Any, An
     done: dict[Node, Any] = {
         leaf: checked_array(leaf, values[leaf.attrs["name"]], sizes) for leaf in graph.leaves
     }
+    reads = Counter(i for node in graph.order() for i in node.inputs)
+    reads.update(graph.results)
     for node in graph.order():
         if node not in done:
             done[node] = evaluate_node(node, [done[i] for i in node.inputs], sizes)
-    return [done[o] for o in graph.outputs]
+        reads.subtract(node.inputs)
+        for read in node.inputs:
+            if reads[read] == 0:
+                done.pop(read, None)
+    return [done[o] for o in graph.results]
 
 
 def evaluate_node(node: Node, operands: Sequence[Any], sizes: dict[str, int]) -> Any:

@@ -8,7 +8,6 @@ put together by the same arithmetic that made it, so it is as canonical, and as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from rlx.core.dim import Call, Dim, DimLike, Symbol, dim_max, dim_min, symbols_of
@@ -17,6 +16,7 @@ from rlx.core.errors import Error
 from rlx.core.extent import measured
 from rlx.core.shape import Shape
 from rlx.ir.interface import Interface, Leaf
+from rlx.ir.mir import NAMED_LEAVES
 
 _CALLS: dict[str, Callable[[Any, Any], DimLike]] = {
     "//": lambda a, b: a // b,
@@ -60,7 +60,8 @@ def _bound_json(symbol: Symbol) -> Any:
 def interface_json(interface: Interface) -> dict[str, Any]:
     return {
         "name": interface.name,
-        "inputs": [[n.name, shape_json(n.shape)] for n in interface.inputs],
+        "inputs": [[n.name, shape_json(n.shape)] for n in interface.inputs if n.op == "input"],
+        "states": [[n.name, shape_json(n.shape), n.init, n.update] for n in interface.states],
         "params": [[n.name, shape_json(n.shape)] for n in interface.params],
         "outputs": [[name, shape_json(shape)] for name, shape in interface.outputs],
         "epilogue": [interface.late, interface.held_inputs, interface.held_outputs],
@@ -113,18 +114,19 @@ class Decoder:
         return Shape(map(self.dim, dims), DType(dtype))
 
     def interface(self, value: Mapping[str, Any]) -> Interface:
-        leaf = {op: partial(self._leaf, op) for op in ("input", "param")}
+        inputs, params, states = (
+            [self._leaf(op, *leaf) for leaf in value[f"{op}s"]] for op in NAMED_LEAVES
+        )
         return Interface(
             text(value["name"]),
-            tuple(map(leaf["input"], value["inputs"])),
-            tuple(map(leaf["param"], value["params"])),
+            (*inputs, *states),
+            tuple(params),
             tuple((text(name), self.shape(shape)) for name, shape in value["outputs"]),
             *(tuple(map(int, numbers)) for numbers in value["epilogue"]),
         )
 
-    def _leaf(self, op: str, value: Any) -> Leaf:
-        name, shape = value
-        return Leaf(op, text(name), self.shape(shape))
+    def _leaf(self, op: str, name: Any, shape: Any, init: Any = 0.0, update: Any = "") -> Leaf:
+        return Leaf(op, text(name), self.shape(shape), float(init), text(update))
 
 
 def text(value: Any) -> str:

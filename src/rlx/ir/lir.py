@@ -15,6 +15,7 @@ from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import is_capacity
 from rlx.core.layout import Layout
+from rlx.core.public_calls import public_class
 from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ class Space(enum.Enum):
 
     ARENA = "arena"  # one per running call: activations, inputs, outputs
     WEIGHTS = "weights"  # one per set of parameters: params, constants, Prologue results
+    STATE = "state"  # one per session: what is kept from call to call
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Bytes `offset` to `offset + size` of a space; ints, or dim formulas in a dynamic plan."""
@@ -49,6 +52,7 @@ class Slot:
     """An input or output, which a backend may bind to the caller's memory."""
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class View:
     """A value that owns no bytes: it is `root`'s, read through `layout` (in elements).
@@ -60,6 +64,7 @@ class View:
     layout: Layout
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class IoManifest:
     """What goes in and out, in the user's order."""
@@ -67,6 +72,7 @@ class IoManifest:
     inputs: Sequence[tuple[str, Node]] = ()
     params: Sequence[tuple[str, Node]] = ()
     outputs: Sequence[Node] = ()
+    states: Sequence[tuple[str, Node]] = ()
 
     @classmethod
     def collect(cls, graph: Graph | MirModule) -> IoManifest:
@@ -78,9 +84,11 @@ class IoManifest:
             [(n.attrs["name"], n) for n in held.inputs],
             [(n.attrs["name"], n) for n in held.params],
             list(held.outputs),
+            [(n.attrs["name"], n) for n in held.states],
         )
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
     """The offset of every value and the step of every kernel.
@@ -100,6 +108,9 @@ class BufferPlan:
     views: Mapping[Node, View] = field(default_factory=dict[Node, View])
     in_place: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
     """Kernel node → the dying operand whose bytes it writes its result into."""
+    written: Mapping[Node, Layout] = field(default_factory=dict[Node, Layout])
+    """Update of a state → the elements it writes, from its position on; it is a view of the state,
+    of which all else stays as it is."""
     phases: Mapping[Node, Phase] = field(default_factory=dict[Node, Phase])
     io: IoManifest = IoManifest()
     alignment: int = 64
@@ -139,11 +150,18 @@ class BufferPlan:
         return sum(sizes, start=0)
 
     @property
+    def state_formula(self) -> DimLike:
+        """The bytes of a session's states: they are consecutive."""
+        sizes = [s.size for s in self.assignments.values() if s.space is Space.STATE]
+        return sum(sizes, start=0)
+
+    @property
     def bytes_saved(self) -> int:
         """What sharing and in-place reuse save."""
         return max(0, self.total_unshared_bytes - self.arena_bytes)
 
     def phase_of(self, node: Node) -> Phase:
+        """Once for the weights, in each call, or when a call is finished?"""
         if not isinstance(node, Node) or node not in self.phases:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _unplanned(node)
         return self.phases[node]
@@ -207,6 +225,7 @@ def _unplanned(node: Any) -> Error:
     )
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class LirModule:
     """A compiled module: final MIR, plan, and the target it was made for."""
@@ -233,6 +252,7 @@ class LirModule:
 
     @property
     def name(self) -> str:
+        """The name of the graph."""
         return self.mir.name
 
     @property
@@ -247,6 +267,7 @@ class LirModule:
 
     @property
     def has_dynamic_dims(self) -> bool:
+        """Has it named dims?"""
         return bool(self.plan.dynamic_symbols)
 
     @property

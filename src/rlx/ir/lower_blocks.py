@@ -19,7 +19,7 @@ def lower(graph: Graph, policy: FusionPolicy) -> Graph:
         operands = [made[i] for i in node.inputs]
         is_block = isinstance(node.decl, Block)
         made[node] = (_inlined if is_block else _copied)(new, node, operands, policy)
-    new.set_outputs([made[o] for o in graph.outputs])
+    new.set_results([made[o] for o in graph.results], graph)
     return new
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -20,24 +18,28 @@ from rlx.core import attrs as attributes
 from rlx.core.arguments import FUNCTION, MAPPING, NONE, check_node, instance
 from rlx.core.attrs import is_text
 from rlx.core.dim import Dim, DimLike
-from rlx.core.errors import Error, GraphError, UnknownNameError
+from rlx.core.errors import Error, GraphError
 from rlx.core.extent import CAPACITY, of_symbol
-from rlx.core.shape import DimBinding, Shape
+from rlx.core.public_calls import public_class, user_frame
+from rlx.core.shape import DimBinding, Shape, ShapeLike
 from rlx.ir.bodies import Bodies
 from rlx.ir.extents import Extents, measured_by
+from rlx.ir.op_methods import OpMethods
 from rlx.ir.operators import Operators
 from rlx.ir.origin import LATE as LATE
 from rlx.ir.origin import STEADY as STEADY
 from rlx.ir.origin import Origin as Origin
+from rlx.ir.states import States
 from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
 from rlx.ops import op as table
 from rlx.ops.graphs import NodeBase, provide
 from rlx.ops.op import Op
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+NAMED_LEAVES = ("input", "param", "state")
 
 
+@public_class
 class Node(Operators, NodeBase):
     """One operation. Equal nodes of a graph are the same object."""
 
@@ -79,10 +81,17 @@ class Node(Operators, NodeBase):
 
     @property
     def is_leaf(self) -> bool:
-        return self.op in ("input", "param", "constant")
+        """Is it an input, a param, a state or a constant?"""
+        return self.op in ("input", "param", "state", "constant")
+
+    @property
+    def is_given(self) -> bool:
+        """Is it given for a call, by the caller or by a session?"""
+        return self.op in ("input", "state")
 
     @property
     def origins(self) -> tuple[Origin, ...]:
+        """Where it comes from: lines, names of the model, blocks."""
         return self.graph.origins.get(self, ())
 
     @property
@@ -107,7 +116,8 @@ class Node(Operators, NodeBase):
         return f"<{self.op} #{self.index} {self.shape}>"
 
 
-class Graph(Bodies):
+@public_class
+class Graph(Bodies, States, OpMethods):
     """A MIR graph, and the builder that makes it: every op of the table is a method."""
 
     def __init__(self, name: str = "graph") -> None:
@@ -118,9 +128,11 @@ class Graph(Bodies):
         self._names: dict[str, Node] = {}
         self._inputs: list[Node] = []
         self._params: list[Node] = []
+        self._states: list[Node] = []
         self._dims: dict[str, Dim] = {}
         self.extents = Extents(self._dims)
         self._outputs: tuple[Node, ...] = ()
+        self._updates: tuple[Node, ...] = ()
         self._output_names: tuple[str, ...] = ()
         self._ordered: tuple[object, list[Node]] | None = None
         self._scope: tuple[Origin, ...] = ()
@@ -132,18 +144,20 @@ class Graph(Bodies):
 
     # -- building ------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Shape) -> Node:
-        """A value given anew on every call."""
-        return self._leaf("input", name, shape)
+    def input(self, name: str, shape: ShapeLike, dtype: Any = None) -> Node:
+        """A value given anew on every call; of dims alone the dtype is f32."""
+        return self._leaf("input", name, Shape.of(shape, dtype))
 
-    def param(self, name: str, shape: Shape) -> Node:
-        """A weight: given once, the same for every call."""
-        return self._leaf("param", name, shape)
+    def param(self, name: str, shape: ShapeLike, dtype: Any = None) -> Node:
+        """A weight: given once, the same for every call; of dims alone the dtype is f32."""
+        return self._leaf("param", name, Shape.of(shape, dtype))
 
-    def _leaf(self, op: str, name: str, shape: Shape) -> Node:
+    def _leaf(
+        self, op: str, name: str, shape: Shape, more: Mapping[str, Any] = MappingProxyType({})
+    ) -> Node:
         if isinstance(name, str) and name in self._names:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"{op}{self._here()}: the name {name!r} is already taken")
-        return self.node(op, (), {"name": name, "shape": shape})
+        return self.node(op, (), {"name": name, "shape": shape, **more})
 
     def constant(self, value: Any) -> Node:
         """A value known now. A Python scalar is what it is among ops: a float is an f32."""
@@ -204,7 +218,9 @@ class Graph(Bodies):
         shapes: tuple[Shape, ...],
     ) -> Node:
         if self._sealed is not None:
-            raise GraphError(f"the graph is in use as {self._sealed} and cannot grow")
+            raise GraphError(
+                f"the graph is in use as {self._sealed} and cannot grow. Build another graph"
+            )
         self._check_name(decl, attrs)
         self.extents.check(decl, attrs)
         node = Node()
@@ -215,9 +231,10 @@ class Graph(Bodies):
         node.index = len(self._nodes)
         node.awaits = self.extents.add(node)
         self._nodes.append(node)
-        if decl.name in ("input", "param"):
+        if decl.name in NAMED_LEAVES:
             self._names[attrs["name"]] = node
-            (self._inputs if decl.name == "input" else self._params).append(node)
+            kept = {"input": self._inputs, "param": self._params, "state": self._states}
+            kept[decl.name].append(node)
         return node
 
     def _check_ownership(self, inputs: Iterable[Node], role: str = "operand") -> None:
@@ -231,20 +248,27 @@ class Graph(Bodies):
                 )
 
     def _check_name(self, decl: Op, attrs: Mapping[str, Any]) -> None:
-        if decl.name not in ("input", "param"):
+        if decl.name not in NAMED_LEAVES:
             return
         if attrs["name"] in self._names:
             raise GraphError(f"the name {attrs['name']!r} is already taken. Names are unique")
         for dim in attrs["shape"].dynamic_symbols:
             if self._dims.setdefault(dim.name, dim) != dim:
-                raise GraphError(f"dim {dim.name} was declared before with another range")
+                raise GraphError(
+                    f"dim {dim.name} was declared before with another range. Use one rlx.Dim for it"
+                )
             if dim.name in self.extents:
                 raise GraphError(f"dim {dim.name} is a size that a node measures. Rename one")
             if dim.name.endswith(CAPACITY):
                 raise GraphError(f"dim {dim.name}: names that end so are capacities. Rename it")
 
     def set_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
-        """What the graph returns, in order; a mapping names the outputs."""
+        """What the graph returns, in order; a mapping names the outputs. Updates of states that
+        were built are the graph's."""
+        self._return(outputs)
+        self.find_updates()
+
+    def _return(self, outputs: Sequence[Node] | Mapping[str, Node]) -> None:
         try:
             nodes = self._checked_outputs(outputs)
         except GraphError as error:
@@ -256,7 +280,7 @@ class Graph(Bodies):
 
     def _checked_outputs(self, outputs: Sequence[Node] | Mapping[str, Node]) -> tuple[Node, ...]:
         if self._sealed is not None:
-            raise GraphError(f"the graph is in use as {self._sealed}")
+            raise GraphError(f"the graph is in use as {self._sealed}. Build another graph")
         if isinstance(outputs, Node) or not isinstance(outputs, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"expected a list of nodes or a dict by name, got {outputs!r}")
         if isinstance(outputs, Mapping):
@@ -271,7 +295,7 @@ class Graph(Bodies):
                 )
         return nodes
 
-    def seal(self, use: str = "a body") -> None:
+    def _seal(self, use: str = "a body") -> None:
         """Nothing can be added any more: the graph has become a value."""
         self._sealed = self._sealed or use
 
@@ -284,14 +308,17 @@ class Graph(Bodies):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
+        """The inputs, in the order of a call."""
         return tuple(self._inputs)
 
     @property
     def params(self) -> tuple[Node, ...]:
+        """The weights."""
         return tuple(self._params)
 
     @property
     def outputs(self) -> tuple[Node, ...]:
+        """The results."""
         return self._outputs
 
     @property
@@ -306,16 +333,17 @@ class Graph(Bodies):
 
     @property
     def leaves(self) -> tuple[Node, ...]:
-        """Inputs and params: what keeps its place whether used or not."""
-        return (*self._inputs, *self._params)
+        """Inputs, params and states: what keeps its place whether used or not."""
+        return (*self._inputs, *self._params, *self._states)
 
     @property
     def dynamic_symbols(self) -> tuple[Dim, ...]:
-        """The named dims of inputs and params, by name."""
+        """The named dims of leaves, by name."""
         return tuple(dim for _, dim in sorted(self._dims.items()))
 
     @property
     def has_dynamic_dims(self) -> bool:
+        """Has it named dims?"""
         return bool(self.dynamic_symbols)
 
     @property
@@ -326,9 +354,9 @@ class Graph(Bodies):
         )
 
     def find(self, name: str) -> Node:
-        """The input or param called `name`."""
+        """The input, param or state called `name`."""
         if not isinstance(name, str) or name not in self._names:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise GraphError(f"{self.name} has no input or param {name!r}")
+            raise GraphError(f"{self.name} has no input, param or state {name!r}")
         return self._names[name]
 
     def order(self) -> list[Node]:
@@ -336,9 +364,9 @@ class Graph(Bodies):
 
         The order follows from structure alone, so equal graphs give equal orders.
         """
-        key = (self._outputs, len(self._inputs), len(self._params))
+        key = (self._outputs, self._updates, len(self.leaves))
         if self._ordered is None or self._ordered[0] != key:
-            self._ordered = (key, topological(self.outputs, self.leaves))
+            self._ordered = (key, topological(self.results, self.leaves))
         return list(self._ordered[1])
 
     def __len__(self) -> int:
@@ -357,7 +385,8 @@ class Graph(Bodies):
             number[node] = len(number)
             h.update(attributes.record(node, [number[i] for i in node.inputs]).encode())
         outputs = [(name, number[o]) for name, o in zip(self.output_names, self.outputs)]
-        h.update(repr(outputs).encode())
+        updates = [number[u] for u in self.updates]
+        h.update(repr((outputs, updates) if updates else outputs).encode())
         if self._sealed is not None:
             self._digest = h.hexdigest()
         return h.hexdigest()
@@ -405,7 +434,7 @@ class Graph(Bodies):
             made = make(new, node, inputs) if make else None
             mapped[node] = made if made is not None else new.copy(node, inputs)
             new.add_origins(mapped[node], node.origins)
-        new.set_outputs([mapped[o] for o in self.outputs])
+        new.set_results([mapped[o] for o in self.results], self)
         return new
 
     def successor(self) -> Graph:
@@ -438,20 +467,12 @@ class Graph(Bodies):
         """The innermost source line outside rlx."""
         if not self.traces_lines:
             return ()
-        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-            frame = frame.f_back
+        frame, _ = user_frame()
         return (Origin("line", f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"),)
 
     def _here(self) -> str:
         origins = (*self._line(), *self._scope)
         return f" at {', '.join(map(str, origins))}" if origins else ""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The builder method of a table op: `g.matmul(x, y)` is `rlx.ops.matmul(x, y)`."""
-        if name.startswith("__") or (decl := table.find(name)) is None:
-            raise UnknownNameError(f"Graph has no method or op {name!r}.")
-        return lambda *args, **attrs: decl.build(self, args, attrs)
 
 
 provide(Graph)
@@ -467,6 +488,7 @@ def _checked_name(what: str, name: Any) -> str:
     return name
 
 
+@public_class
 class MirModule:
     """A graph that has been verified: what `HirModule.lower` returns and the passes take."""
 
@@ -483,6 +505,7 @@ class MirModule:
 
     @property
     def name(self) -> str:
+        """The name of the graph."""
         return self.graph.name
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rlx.core.arguments import FUNCTION
 from rlx.core.errors import Error, GraphError
+from rlx.core.public_calls import public_class
 from rlx.ir.hir import FusionPolicy, HirModule
 from rlx.ir.lir import LirModule
 from rlx.ir.mir import Graph, MirModule, Node
@@ -26,6 +27,7 @@ class GraphStage(enum.Enum):
 _STAGES = {HirModule: GraphStage.HIR, MirModule: GraphStage.MIR, LirModule: GraphStage.LIR}
 
 
+@public_class
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphModule:
     """Exactly one of a HirModule, a MirModule and a LirModule."""
@@ -58,10 +60,12 @@ class GraphModule:
 
     @classmethod
     def from_hir(cls, module: HirModule) -> GraphModule:
+        """A module of blocks."""
         return cls(module)
 
     @classmethod
     def from_mir(cls, module: MirModule) -> GraphModule:
+        """A verified graph."""
         return cls(module)
 
     @classmethod
@@ -71,14 +75,17 @@ class GraphModule:
 
     @classmethod
     def from_lir(cls, module: LirModule) -> GraphModule:
+        """A planned module."""
         return cls(module)
 
     @property
     def stage(self) -> GraphStage:
+        """The level it is at: HIR, MIR or LIR."""
         return _STAGES[type(self.value)]
 
     @property
     def name(self) -> str:
+        """The name of its graph."""
         return self.graph.name
 
     @property
@@ -93,12 +100,15 @@ class GraphModule:
         return GraphModule(held.lower()) if isinstance(held, HirModule) else self
 
     def as_hir(self) -> HirModule:
+        """The module of blocks; an error where it was lowered."""
         return self._as(HirModule)
 
     def as_mir(self) -> MirModule:
+        """The verified graph; an error at other stages."""
         return self._as(MirModule)
 
     def as_lir(self) -> LirModule:
+        """The planned module; an error where it was not planned."""
         return self._as(LirModule)
 
     def _as(self, wanted: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.mir import NAMED_LEAVES, Graph, Node, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,6 @@ def rows_of(nodes: Iterable[Node]) -> tuple[Row, ...]:
         number[node] = len(made)
         shape = ", ".join(map(str, node.shapes))
         inputs = tuple(number[i] for i in node.inputs if i in number)
-        name = node.attrs["name"] if node.op in ("input", "param") else ""
+        name = node.attrs["name"] if node.op in NAMED_LEAVES else ""
         made.append(Row(node.op, shape, inputs, node.origins, name))
     return tuple(made)

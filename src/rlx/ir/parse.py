@@ -22,7 +22,7 @@ from rlx.core.errors import GraphError
 from rlx.core.extent import measured
 from rlx.core.shape import Shape
 from rlx.ir.lex import Tokens
-from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.mir import NAMED_LEAVES, Graph, Node, Origin
 from rlx.ops.op import Op
 
 MAX_NESTING = 32
@@ -121,7 +121,7 @@ class Reader:
         inputs, attrs = self._arguments(decl, scope)
         before = len(scope.graph)
         node = self._made(line, lambda: scope.graph.node(decl, inputs, attrs))
-        if decl.name in ("input", "param") and len(scope.graph) == before:
+        if decl.name in NAMED_LEAVES and len(scope.graph) == before:
             raise tokens.error(f"the name {node.attrs['name']!r} is already taken", line)
         tokens.expect(":")
         self._check_shape(node, scope, line)

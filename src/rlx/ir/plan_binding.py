@@ -37,6 +37,7 @@ class BoundPlan:
     """Value → its dims."""
     layouts: Mapping[Node, Layout]
     """View → its layout in its root's slot, in elements."""
+    state_bytes: int = 0
 
 
 def bind(plan: BufferPlan, sizes: DimBinding | Mapping[str, int]) -> BoundPlan:
@@ -55,7 +56,7 @@ class Binder:
         self._capacities = dict.fromkeys(plan.capacities, FIRST_CAPACITY)
         nodes = [n for n in plan.phases if not n.has_items]
         table = _Formulas()
-        self._totals = table.pick([plan.arena_formula, plan.weight_formula])
+        self._totals = table.pick([plan.arena_formula, plan.weight_formula, plan.state_formula])
         offsets = {n: _offset(plan, n) for n in nodes}
         self._placed = [n for n in nodes if not is_measured(offsets[n])]
         self._offsets = table.pick([offsets[n] for n in self._placed])
@@ -78,7 +79,7 @@ class Binder:
             given = DimBinding({**self._capacities, **given.sizes})
         bound = given.checked(self._symbols)
         values = self._values(*bound.values())
-        arena_bytes, weight_bytes = self._totals(values)
+        arena_bytes, weight_bytes, state_bytes = self._totals(values)
         shapes = [pick(values) for pick in self._shape_picks]
         layouts = [
             Layout(dims(values), strides(values), offset(values)[0])
@@ -91,6 +92,7 @@ class Binder:
             dict(zip(self._placed, self._offsets(values))),
             dict(zip(self._nodes, [shapes[i] for i in self._shape_of])),
             dict(zip(self._views, [layouts[i] for i in self._layout_of])),
+            state_bytes,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from html import escape
 
 from rlx.core.dim import evaluate
 from rlx.ir.lir import BufferPlan, Slot, Space
@@ -114,7 +114,7 @@ def report_svg(plan: BufferPlan) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
             'font-family="sans-serif" font-size="12">',
             f'<rect width="{WIDTH:g}" height="{HEIGHT:g}" fill="#ffffff"/>',
-            f'<text x="{MARGIN:g}" y="{MARGIN / 2:g}">{escape(caption)}</text>',
+            f'<text x="{MARGIN:g}" y="{MARGIN / 2:g}">{escape(caption, quote=False)}</text>',
             *boxes,
             "</svg>\n",
         ]
@@ -129,5 +129,5 @@ def _box(row: Row, index: int, x_step: float, y_byte: float) -> str:
     return (
         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{row.size * y_byte:.2f}" '
         f'fill="{PALETTE[index % len(PALETTE)]}" stroke="#ffffff" stroke-width="0.5">'
-        f"<title>{escape(title)} to {row.death}</title></rect>"
+        f"<title>{escape(title, quote=False)} to {row.death}</title></rect>"
     )

@@ -10,6 +10,7 @@ from rlx.core.errors import GraphError
 from rlx.core.extent import measured_in
 from rlx.ir.extents import measured_by, symbols_used
 from rlx.ir.mir import Graph, Node
+from rlx.ir.states import verify_states
 
 
 def verify(graph: Graph) -> None:
@@ -18,7 +19,10 @@ def verify(graph: Graph) -> None:
     sizes: dict[str, Node] = {}
     for node in graph.order():
         if node.graph is not graph:
-            raise GraphError(f"{node.label} belongs to another graph, {node.graph.name!r}")
+            raise GraphError(
+                f"{node.label} belongs to another graph, {node.graph.name!r}. "
+                "Use nodes of one graph"
+            )
         if any(i not in seen for i in node.inputs):
             raise GraphError(f"{node.label} is used before its inputs: the graph has a cycle")
         seen.add(node)
@@ -28,6 +32,7 @@ def verify(graph: Graph) -> None:
         raise GraphError(f"{graph.name} has no outputs. Call set_outputs.")
     if any(o not in seen for o in graph.outputs):
         raise GraphError(f"{graph.name}: an output is not in the graph")
+    verify_states(graph, graph.order())
 
 
 def _verify_sizes(node: Node, known: dict[str, Node]) -> None:

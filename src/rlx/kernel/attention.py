@@ -109,6 +109,24 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
+class Cached:
+    """Keys and values are in entries of a cache. Each row of the batch reads one of them, its own
+    or that of `slots`, up to its queries, which stand from a position of its own on. Positions and
+    slots are operands, and so are the scales of keys and values that are quantised, the last
+    ones."""
+
+    positions: Layout
+    slots: Layout | None
+    index: DType
+    """Of positions and slots."""
+    dtype: DType
+    """Of keys and values."""
+    scales: tuple[Layout, ...] = ()
+    """Of keys and of values, for each block of a head: [entries, heads, length, blocks]."""
+    scale_dtypes: tuple[DType, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """The operands q, k, v and perhaps a mask, then past keys and values, then cosines and sines.
     Layouts are [batch, heads, length, depth]; k and v have fewer heads where a group of query heads
@@ -132,6 +150,13 @@ class Attention:
     results: tuple[Shape, ...]
     past: Past | None = None
     rotary: Rotary | None = None
+    cached: Cached | None = None
+    """The op's own meaning is then that of the form: where it reads is data."""
+
+    @property
+    def kv_dtype(self) -> DType:
+        """Of keys and values."""
+        return self.dtype if self.cached is None else self.cached.dtype
 
     @property
     def batch(self) -> DimLike:

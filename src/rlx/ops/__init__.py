@@ -9,11 +9,15 @@ _MODULES = frozenset(("compose", "control_flow", "custom_ops", "draw", "op", "op
 
 
 def __getattr__(name: str) -> Any:
-    from rlx.ops.op import find
-
-    if name.startswith("_") or name in _MODULES or (found := find(name)) is None:
+    if name.startswith("_") or name in _MODULES:
         raise AttributeError(f"rlx.ops has no op {name!r}")
-    return found
+    from rlx.core.errors import GraphError, UnknownNameError
+    from rlx.ops.op import lookup
+
+    try:
+        return lookup(name)
+    except GraphError as error:
+        raise UnknownNameError(f"rlx.ops: {error}") from None
 
 
 def __dir__() -> list[str]:

@@ -50,11 +50,15 @@ def _body_shapes(name: str, body: Any, operands: Sequence[Shape]) -> tuple[Shape
         raise GraphError(
             f"{name} has param {body.params[0].attrs['name']!r}: pass it as an operand"
         )
+    if body.states:
+        raise GraphError(
+            f"{name} has state {body.states[0].attrs['name']!r}: read and update it outside"
+        )
     wanted = tuple(leaf.shape for leaf in body.inputs)
     if wanted != tuple(operands):
         raise GraphError(f"{name} takes {_shown(wanted)}, but gets {_shown(operands)}")
     if not body.outputs:
-        raise GraphError(f"{name} returns nothing")
+        raise GraphError(f"{name} returns nothing. Return its values")
     return tuple(output.shape for output in body.outputs)
 
 
@@ -223,7 +227,7 @@ def _while_shape(
     carried = inside[: len(inside) - num_bcasts]
     _check_kept("body", carried, _opened(made[:count], carried, extent))
     if max_iterations is not None and max_iterations < 0:
-        raise GraphError(f"max_iterations is {max_iterations}, which is negative")
+        raise GraphError(f"max_iterations is {max_iterations}, which is negative. Give 0 or more")
     rows = made[count:]
     if variants(extent, rows):
         raise GraphError("a row has a size that changes from step to step. Pad it")
@@ -323,7 +327,7 @@ def _scan_shape(
             f"{num_carries} carries and {num_bcasts} bcasts are not among {len(operands)} operands"
         )
     if not isinstance(length, Dim) and length < 0:
-        raise GraphError(f"length is {length}, which is negative")
+        raise GraphError(f"length is {length}, which is negative. Give 0 or more")
     whole, xs = operands[: num_carries + num_bcasts], operands[num_carries + num_bcasts :]
     for i, x in enumerate(xs, len(whole)):
         if x.rank == 0 or x.dims[0] != length:

@@ -16,6 +16,7 @@ from rlx.core.attrs import array_of
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.public_calls import public
 from rlx.core.shape import Shape
 from rlx.ops import op as table
 from rlx.ops.graphs import NodeBase, empty_graph
@@ -24,6 +25,7 @@ from rlx.ops.operands import is_weak, scalar
 Function = Callable[..., Any]
 
 
+@public
 def cond(pred: Any, then_fn: Function, else_fn: Function, *captures: Any) -> Any:
     """`then_fn(*captures)` where `pred` is true, else `else_fn(*captures)`: only one of them runs.
 
@@ -31,12 +33,13 @@ def cond(pred: Any, then_fn: Function, else_fn: Function, *captures: Any) -> Any
     """
     given = [_value(c) for c in captures]
     shapes = [_shape_of(c) for c in given]
-    then, is_single = _traced(then_fn, shapes, "then")
-    other, _ = _traced(else_fn, shapes, "else")
+    then, is_single = _traced(then_fn, given, shapes, "then")
+    other, _ = _traced(else_fn, given, shapes, "else")
     made = table.lookup("if")(_value(pred), *given, then=then, else_=other)
     return made[0] if is_single else made
 
 
+@public
 def while_loop(
     cond_fn: Function, body_fn: Function, *carries: Any, max_iterations: int | None = None
 ) -> Any:
@@ -46,12 +49,13 @@ def while_loop(
     """
     given = [_value(c) for c in carries]
     shapes = [_shape_of(c) for c in given]
-    condition, _ = _traced(cond_fn, shapes, "cond")
-    body, _ = _traced(body_fn, shapes, "body")
+    condition, _ = _traced(cond_fn, given, shapes, "cond")
+    body, _ = _traced(body_fn, given, shapes, "body")
     made = table.lookup("while")(*given, cond=condition, body=body, max_iterations=max_iterations)
     return made[0] if len(made) == 1 else made
 
 
+@public
 def scan_loop(
     body_fn: Function,
     init: Any,
@@ -82,7 +86,7 @@ def scan_loop(
         kinds.append(made[1])
         return [*_listed(made[0]), *_listed(made[1])]
 
-    body, _ = _traced(flat, shapes, "body")
+    body, _ = _traced(flat, [*carries, *whole, *sliced], shapes, "body")
     made = table.lookup("scan")(
         *carries, *whole, *sliced, body=body, length=steps, num_carries=len(carries),
         num_bcasts=len(whole), reverse=reverse,
@@ -90,9 +94,14 @@ def scan_loop(
     return _like(init, made[: len(carries)]), _like(kinds[0], made[len(carries) :])
 
 
-def _traced(function: Function, shapes: Sequence[Shape], name: str) -> tuple[Any, bool]:
-    """The graph of a function of values of `shapes`, and whether it gave one bare value."""
+def _traced(
+    function: Function, given: Sequence[Any], shapes: Sequence[Shape], name: str
+) -> tuple[Any, bool]:
+    """The graph of a function of values of `shapes`, and whether it gave one bare value. It keeps
+    source lines where the graphs of what the loop or branch is given do."""
     graph = empty_graph(name)
+    owners: list[Any] = [v.graph for v in given if isinstance(v, NodeBase)]
+    graph.traces_lines = all(g.traces_lines for g in owners)
     FUNCTION.check(f"the function of {name}", function, GraphError)
     inputs = [graph.input(f"x{i}", s) for i, s in enumerate(shapes)]
     with graph.tracing():

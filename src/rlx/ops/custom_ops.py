@@ -14,6 +14,7 @@ from typing import Any
 
 from rlx.core.arguments import FUNCTION, TEXT
 from rlx.core.errors import Error, GraphError
+from rlx.core.public_calls import public
 from rlx.core.shape import Shape
 
 
@@ -37,6 +38,7 @@ _REGISTRY: dict[str, CustomOp] = {}
 _LOCK = threading.Lock()
 
 
+@public
 def custom_op(
     name: str, reference: Callable[..., Any], shape: Callable[..., Any]
 ) -> CustomOp:  # fmt: skip

@@ -204,8 +204,8 @@ def _projections(x: Any, w: Any, bias: Any, widths: tuple[int, int]) -> list[Any
 
 def _region_shape(*externals: Shape, body: Any) -> Shape | tuple[Shape, ...]:
     """The outputs of the body; one alone is the region's result itself."""
-    if body.params:
-        raise GraphError("attribute body: a region's body has inputs, no params")
+    if body.params or body.states:
+        raise GraphError("attribute body: a region's body has inputs, no params and no states")
     if not body.outputs:
         raise GraphError("attribute body: the body has no outputs")
     if len(body.inputs) != len(externals):

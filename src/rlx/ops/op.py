@@ -22,10 +22,11 @@ import numpy as np
 
 from rlx.core import attrs as attributes
 from rlx.core import sig
-from rlx.core.dim import DimLike
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.shape import Shape
+from rlx.ops.call_signature import OwnSignature
 from rlx.ops.graphs import NodeBase
 from rlx.ops.operands import (
     Array,
@@ -88,6 +89,7 @@ class Op:
         syncs_host: bool = False,
         has_fft: bool = False,
         is_fused: bool = False,
+        is_update: bool = False,
         reduces_trailing: bool = False,
         why_no_lowering: str = "",
         why_no_cases: str = "",
@@ -96,7 +98,8 @@ class Op:
         draw: str | Mapping[str, str] = "any",
     ) -> None:
         self.name = reference.__name__.removesuffix("_")
-        self.doc = inspect.getdoc(reference) or ""
+        self.doc = self.__doc__ = inspect.getdoc(reference) or ""
+        self.__name__ = self.__qualname__ = self.name
         self.page = reference.__module__.removeprefix("rlx.ops.")
         self.reference = reference
         self.signature = sig.parse(signature)
@@ -104,6 +107,8 @@ class Op:
         self.is_epilogue, self.syncs_host, self.has_fft = is_epilogue, syncs_host, has_fft
         self.is_fused = is_fused
         """Is it several ops in one, which a target claims by name?"""
+        self.is_update = is_update
+        """Does it give its first operand with other elements, in place where that is a state?"""
         self.reduces_trailing = reduces_trailing
         """Are its rows all axes from `axis` on, and not that one alone?"""
         self.is_exact = is_exact or kind is Kind.MOVEMENT
@@ -118,6 +123,8 @@ class Op:
         self.view_rule: Callable[..., Layout | None] | None = None
         self.normalise: Callable[..., dict[str, Any]] | None = None
         self.cases: Cases | None = None
+
+    __signature__ = OwnSignature()
 
     # -- what the page declares beside the meaning ------------------------------------------------
 
@@ -312,7 +319,8 @@ class Op:
     # -- the meanings of a call -------------------------------------------------------------------
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        flat = self._flattened(args)
+        operands, attrs = self._parted(args, attrs)
+        flat = self._flattened(operands)
         if any(isinstance(a, Var | Pattern) for a in flat):
             return Pattern(self, flat, attrs)
         for a in flat:
@@ -324,7 +332,8 @@ class Op:
 
     def build(self, graph: Graph, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Apply to nodes, arrays and scalars, with the casts and constants that takes."""
-        return self._built(graph, self._operands(graph, self._flattened(args)), attrs)
+        operands, attrs = self._parted(args, attrs)
+        return self._built(graph, self._operands(graph, self._flattened(operands)), attrs)
 
     def _built(self, graph: Graph, operands: Sequence[Node], attrs: Mapping[str, Any]) -> Any:
         """The node, or the items of its results."""
@@ -368,6 +377,30 @@ class Op:
                 return fitted(self.name, made, results[0])
             sizes: dict[str, int] = {}
             return tuple(fitted(self.name, m, r, sizes) for m, r in zip(made, results, strict=True))
+
+    def _parted(
+        self, args: Sequence[Any], attrs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Operands and attributes: `reshape(x, (2, 3))` is `reshape(x, dims=(2, 3))`, and so is
+        `reshape(x, 2, 3)`. What comes after the last operand is attributes in order, where none of
+        it can be an operand."""
+        is_run = self.signature.is_variadic and bool(args) and isinstance(args[0], list | tuple)
+        most = 1 if is_run else len(self.signature.operands)
+        extra = args[most:]
+        named = [n for n in self.attr_specs if n != "extent"]
+        if extra and all(isinstance(e, int | Dim) for e in extra) and self._spread(named):
+            extra = (tuple(extra),)
+        is_open = self.signature.is_variadic and not is_run
+        if not extra or is_open or len(extra) > len(named) or any(map(_is_operand, extra)):
+            return args, dict(attrs)
+        given = dict(zip(named, extra))
+        twice = next((n for n in given if n in attrs), None)
+        if twice is not None:
+            raise GraphError(f"{self.name}: {twice} is given by position and by name. Give it once")
+        return args[:most], {**given, **attrs}
+
+    def _spread(self, names: Sequence[str]) -> bool:
+        return attributes.only_sequence(attributes.hints_of(self.reference), names) is not None
 
     def _flattened(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """concat([a, b]) is concat(a, b); optional operands at the end may be None."""
@@ -415,7 +448,11 @@ class Op:
         return f"<op {self.name}: {self.signature.text}>"
 
 
-_MATH = {"max": max, "min": min}
+_MATH = {"max": dim_max, "min": dim_min}
+
+
+def _is_operand(value: Any) -> bool:
+    return hasattr(value, "dtype") or isinstance(value, Var | Pattern | Shape)
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 A front end may compute in f64 inside of an operator whose operands and results are all narrower, as
 coordinates of a resize or a transform of real numbers. No value that the model names is f64 then,
 and other runtimes compute it in f32. What the model itself states to be f64 stays so, and is
-refused by name, unless the option `f64` asks for f32. Inputs, params and outputs keep their dtype.
+refused by name, unless the option `f64` asks for f32. Inputs, params and outputs keep their dtype:
+they are converted by their bits.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from rlx.core.dim import is_static
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.shape import Shape
-from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.mir import NAMED_LEAVES, Graph, Node, Origin
 from rlx.ops.op import Kind
 from rlx.passes.bodies import bodies_of, nodes_within, with_bodies
 from rlx.passes.context import Context
+from rlx.passes.double_bits import narrowed, widened
 from rlx.rules.constants import fold_constants
 from rlx.rules.engine import rewrite, ruleset
 
@@ -30,6 +32,7 @@ WHOLE_UP_TO = 1 << 24
 """f32 has every whole number up to here."""
 INSIDE = "computed in f32: the target has no f64, and no value of the model is f64 here"
 ASKED = "asked for: computed in f32, as the target has no f64"
+CONVERTED = Origin("pass", "f64 as f32")
 EXACT = {DType.BOOL, DType.I8, DType.U8}
 """Dtypes of whole numbers of which f32 has all products, and all sums of 2¹⁶ terms. Sums of 2⁸
 numbers of 16 bits, as a pool of 16×16 has, are the most that f32 would have."""
@@ -49,22 +52,25 @@ def _all_narrowed(graph: Graph, ctx: Context) -> Graph:
     found = _touching(nodes_within(graph))
     if not found:
         return graph
-    _require_narrow_interface(graph, ctx)
+    _require_real_interface(graph, ctx)
     ctx.log.note("f64_as_f32", found, True, ASKED, kind="precision")
-    return _in_f32(graph)
+    return _with_wide_interface(graph)
 
 
-def _require_narrow_interface(graph: Graph, ctx: Context) -> None:
-    """What is given and returned has the dtype that the model says, which no device without f64
-    can convert."""
-    leaves = [n.label for n in graph.leaves if _is_wide(n)]
-    outputs = [f"output {k!r}" for k, o in zip(graph.output_names, graph.outputs) if _is_wide(o)]
+def _require_real_interface(graph: Graph, ctx: Context) -> None:
+    """What is given and returned has the dtype that the model says."""
+    leaves = [n.label for n in graph.leaves if _is_complex(n)]
+    outputs = [f"output {k!r}" for k, o in zip(graph.output_names, graph.outputs) if _is_complex(o)]
     if leaves or outputs:
         raise UnsupportedError(
-            f"{graph.name}: {', '.join([*leaves, *outputs])}: target {ctx.target.name} has no f64. "
-            "The option f64='f32' is for what is computed between inputs, params and outputs: make "
-            "those f32 in the model, or compile for another target."
+            f"{graph.name}: {', '.join([*leaves, *outputs])}: target {ctx.target.name} has no "
+            "c128, and the option f64='f32' converts inputs, params and outputs of f64 alone. Make "
+            "those c64 in the model, or compile for another target."
         )
+
+
+def _is_complex(node: Node) -> bool:
+    return node.shape.dtype is DType.C128
 
 
 def _narrowed(graph: Graph, ctx: Context) -> Graph:
@@ -87,7 +93,7 @@ def _is_wide(node: Node) -> bool:
 
 def _is_table(node: Node) -> bool:
     """A constant, or a node without operands, such as an iota: made anew for each of its users."""
-    return not node.inputs and node.op not in ("input", "param") and not node.has_items
+    return not node.inputs and node.op not in NAMED_LEAVES and not node.has_items
 
 
 def _touching(order: Iterable[Node]) -> list[Node]:
@@ -109,7 +115,7 @@ def _internal(graph: Graph) -> dict[Node, None]:
         for given in node.inputs:
             if given in chain and _is_wide(given):
                 chain[root(given)] = root(node)
-    outputs = set(graph.outputs)
+    outputs = set(graph.results)
     stated = {root(n) for n in nodes if not _is_internal(n, n in outputs)}
     return dict.fromkeys(n for n in nodes if root(n) not in stated)
 
@@ -162,14 +168,40 @@ def _is_held(table: Node) -> bool:
 # -- rewriting ------------------------------------------------------------------------------------
 
 
-def _in_f32(graph: Graph) -> Graph:
-    """The graph with no f64 at all, nor its bodies."""
+def _with_wide_interface(graph: Graph) -> Graph:
+    """The graph in f32 between inputs, params and outputs, which are of the dtypes that they were;
+    an output that is an input is not converted."""
+    narrow: dict[Node, Node] = {}
 
     def make(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node | None:
-        is_touched = _is_wide(node) or any(map(_is_wide, node.inputs)) or bodies_of(node)
-        return _as_narrow(new, node, inputs) if is_touched else None
+        given = tuple(narrow.get(i, i) for i in inputs)
+        if node.op in NAMED_LEAVES:
+            made = new.copy(node, ())
+            if _is_wide(node):
+                with new.scope(*node.origins, CONVERTED):
+                    narrow[made] = narrowed(made)
+            return made
+        return _as_narrow(new, node, given) if _is_touched(node) else None
 
-    return graph.rebuild(make)
+    made = graph.rebuild(make)
+    outputs = list[Node]()
+    for old, new in zip(graph.outputs, made.outputs):
+        with made.scope(*new.origins, CONVERTED):
+            is_converted = _is_wide(old) and not _is_wide(new)
+            outputs.append(widened(new) if is_converted else new)
+    made.set_outputs(dict(zip(graph.output_names, outputs)))
+    return made
+
+
+def _in_f32(graph: Graph) -> Graph:
+    """The graph with no f64 at all, nor its bodies."""
+    return graph.rebuild(
+        lambda new, n, given: _as_narrow(new, n, given) if _is_touched(n) else None
+    )
+
+
+def _is_touched(node: Node) -> bool:
+    return _is_wide(node) or any(map(_is_wide, node.inputs)) or bool(bodies_of(node))
 
 
 def _rewritten(graph: Graph, chosen: Mapping[Node, None]) -> Graph:

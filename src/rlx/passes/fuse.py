@@ -25,6 +25,8 @@ CONCAT_RULES = (
     movement.concat_of_adjacent_slices,
     movement.narrow_of_whole_axis,
 )
+MERGES = ("fuse_shared_input_matmul", "fuse_swiglu_dual_matmul")
+"""What puts the weights of several products into one."""
 SHARED_NODE = "a fusion that was taken before it holds one of its nodes"
 
 
@@ -77,6 +79,8 @@ def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iter
             ctx.log.note(each.what, each.node, False, each.reason, **loss(each.node, ctx))
         elif not taken.isdisjoint(each.removed):
             ctx.log.refuse(each.what, each.removed, SHARED_NODE, kind="kernel")
+        elif each.what in MERGES and ctx.target.splits_products:
+            ctx.log.refuse(each.what, each.removed, reasons.ON_MESH, kind="kernel")
         elif len({n in facts.late for n in each.removed}) > 1:
             ctx.log.refuse(each.what, each.removed, reasons.OTHER_PHASE)
         elif accepts(each, facts, ctx):

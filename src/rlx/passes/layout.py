@@ -30,6 +30,7 @@ from rlx.cost.layout_cost import (
     convolution_in,
     is_depthwise,
     is_nhwc,
+    keeps_channels,
     layout_cost,
     nhwc_layout,
 )
@@ -107,7 +108,7 @@ class _Layouts:
     _nhwc: dict[Node, list[Layout]] = field(default_factory=dict[Node, list[Layout]])
 
     def __post_init__(self) -> None:
-        self.fixed = set(self.graph.outputs)
+        self.fixed = set(self.graph.results)
         self.fixed |= {n.inputs[0] for n in self.fixed if n.op == "item"}
         self.users = users_of(self.graph.order())
 
@@ -220,9 +221,10 @@ def _has_nhwc_operand(node: Node, layouts: Mapping[Node, Layout]) -> bool:
     """Is it elementwise, windowed or per channel, with an NHWC image as operand?"""
     if not all(_is_per_channel(n) for n in body_nodes(node)):
         return False
-    images = [i for i in node.inputs if i in layouts and (
-        node.op == "reshape" or i.shape.rank == node.shapes[0].rank)]  # fmt: skip
-    return any(_has_channels(i.shape) and is_nhwc(layouts[i]) for i in images)
+    known = [i for i in node.inputs if i in layouts and is_nhwc(layouts[i])]
+    if node.op == "reshape":
+        return any(_has_channels(i.shape) or keeps_channels(i.shape, node.shape) for i in known)
+    return any(i.shape.rank == node.shapes[0].rank and _has_channels(i.shape) for i in known)
 
 
 def _is_per_channel(node: Node) -> bool:

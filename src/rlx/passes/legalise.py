@@ -5,14 +5,17 @@ An op that the target has no kernel for is decomposed into simpler ops, which ev
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.extent import ceiling
+from rlx.core.public_calls import public_class
 from rlx.ir.extents import growing
 from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.states import is_state_update
 from rlx.ops.op import Kind
 from rlx.passes.bodies import nodes_within, with_bodies
 from rlx.passes.context import Context
@@ -43,6 +46,7 @@ class DispatchRow:
     reason: str
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class DispatchReport:
     """Which ops of a graph run as native kernels, and which as their lowering."""
@@ -80,6 +84,8 @@ def dispatch(node: Node, ctx: Context) -> Dispatch:
     has_lowering = node.decl.lower is not None
     if claim.kind == "no":
         return Dispatch("unsupported", claim.reason)
+    if is_state_update(node):
+        return Dispatch("native", "it writes a state in place")
     if asked == "common" and has_lowering and not _is_native_loop(node, ctx):
         return Dispatch("lowered", why)
     if claim.is_native:
@@ -173,17 +179,26 @@ def _to_lower(nodes: Iterable[Node], ctx: Context, wanted: Filter) -> dict[Node,
 
 
 def _refuse(found: Sequence[tuple[Node, str]], ctx: Context) -> None:
-    """Raise an error that names every one of these nodes, and why it cannot run."""
+    """Raise an error that names every one of these nodes, by why it cannot run."""
     if not found:
         return
     name, what_next = ctx.target.name, "Compile for another target, or express it in other ops."
     if len(found) == 1:
         [(node, reason)] = found
         raise UnsupportedError(f"{node.label}: target {name} cannot run it: {reason}. {what_next}")
-    listed = "\n  ".join(f"{node.label}: {reason}." for node, reason in found)
+    by_reason = dict[str, list[str]]()
+    for node, reason in found:
+        by_reason.setdefault(reason, []).append(node.label)
+    listed = "\n  ".join(f"{_counted(labels)}: {reason}." for reason, labels in by_reason.items())
     raise UnsupportedError(
         f"{len(found)} nodes: target {name} cannot run them. {what_next}\n  {listed}"
     )
+
+
+def _counted(labels: Sequence[str]) -> str:
+    """Each once: nodes of one line of the model's source may be many."""
+    counts = Counter(labels)
+    return ", ".join(label + f" (×{n})" * (n > 1) for label, n in counts.items())
 
 
 def _round(graph: Graph, chosen: Mapping[Node, str], ctx: Context) -> Graph:
@@ -207,7 +222,7 @@ def lowered_once(graph: Graph, chosen: Collection[Node]) -> Graph:
             kept = new.node(node.decl, [made[i][0] for i in node.inputs], node.attrs)
             new.add_origins(kept, node.origins)
             made[node] = (kept,)
-    new.set_outputs([made[o][0] for o in graph.outputs])
+    new.set_results([made[o][0] for o in graph.results], graph)
     return new
 
 

@@ -10,12 +10,14 @@ from typing import Literal, get_args
 
 from rlx.core.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
 from rlx.core.errors import Error
+from rlx.core.public_calls import public_class
 from rlx.cost.target import FusionLimits
 
 DispatchMode = Literal["prefer_native", "force_common", "force_native"]
 Preference = Literal["native", "common", "claim"]
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
     """Which ops run as the target's own kernel and which as their lowering."""
@@ -59,25 +61,27 @@ def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
 @dataclass(frozen=True, slots=True)
 class Precision:
     """What products are carried out in: "bf16", or "int8", whose weights are bytes with one scale
-    for each output, or with `block`, for each so many of its weights."""
+    for each output, or with `block`, for each so many of its weights. "int8-activations" rounds
+    what is multiplied with the quantised weights of a GGUF file to bytes, 32 to a scale, and
+    "int16-activations" to the sum of two such roundings."""
 
-    dtype: Literal["bf16", "int8"]
+    dtype: Literal["bf16", "int8", "int8-activations", "int16-activations"]
     block: int | None = None
 
     @classmethod
     def of(cls, text: str) -> Precision:
-        """Of "bf16", "int8" or "int8:block=32"."""
+        """Of "bf16", "int8", "int8:block=32", "int8-activations" or "int16-activations"."""
         name, _, more = text.partition(":")
         key, _, value = more.partition("=")
-        if name == "bf16" and ":" not in text:
-            return cls("bf16")
-        if name == "int8" and ":" not in text:
-            return cls("int8")
+        if text in ("bf16", "int8", "int8-activations", "int16-activations"):
+            return cls(text)
         if name == "int8" and key == "block" and value.isdecimal() and int(value) > 0:
             return cls("int8", int(value))
         raise Error(
-            f"precision {text!r} is none that rlx has. Use 'bf16', 'int8', or 'int8:block=N' with "
-            "N weights to a scale; without it everything is computed in the model's own dtypes."
+            f"precision {text!r} is none that rlx has. Use 'bf16', 'int8', 'int8:block=N' with N "
+            "weights to a scale, or 'int8-activations' or 'int16-activations' for quantised "
+            "weights of GGUF files; "
+            "without it everything is computed in the model's own dtypes."
         )
 
 
@@ -88,6 +92,7 @@ _KINDS = {
 }  # fmt: skip
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class FusionOptions:
     """How fusion is to go: off, within other limits, dispatched otherwise, with forced verdicts."""
@@ -104,7 +109,8 @@ class FusionOptions:
     """Named dim → the size at which costs are weighed, instead of a representative one."""
     f64: Literal["f32"] | None = None
     """What the f64 of a model is computed in on a target that has none: "f32", or it is refused.
-    Inputs, params and outputs keep their dtype; targets that have f64 compute in it."""
+    Inputs, params and outputs keep their dtype, and are converted on the device; targets that have
+    f64 compute in it."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():

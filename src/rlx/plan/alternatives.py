@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rlx.core.layout import Layout
+from rlx.core.units import size_text, time_text
 from rlx.cost.decision import Decision
 from rlx.cost.layout_cost import NO_COST, LayoutCost, inner_results, layout_cost
 from rlx.cost.stable_id import Identities
@@ -131,25 +132,30 @@ def _view(
     node: Node, plan: BufferPlan, terms: Terms, readers: Sequence[Node], steps: set[Node]
 ) -> Decision:
     """A value stored in another's buffer."""
+    if node in plan.written:
+        return _updated(node, terms)
     if node in steps:
         reason = "its kernel writes directly into its slice of the concat"
         return Decision("", "slice_of_concat", (), True, reason, is_reversible=False, kind="layout")
     size = terms.bytes_of(node.shape)
     if plan.phases[node] is Phase.PROLOGUE or plan.layout(node).is_contiguous:
-        reason = "the same bytes in the same order: no buffer of its own"
+        reason = "a view of the same bytes in the same order: no copy"
         if not plan.layout(node).is_contiguous:
-            reason = "read through strides once, when parameters are set"
+            reason = "a strided view, read once when weights are set: no copy"
         return Decision("", "alias", (), True, reason, is_reversible=False, kind="layout")
     made = _copy(node, plan, terms)
     more = sum((_of_reader(r, node, plan, terms) for r in readers), NO_COST)
     machine, dtype = terms.target.machine, node.shape.dtype
     cost_ns = _ns(terms, 1, 2 * size, 2 * size) + made.ns(machine, 2 * size, dtype)
     more_ns = more.ns(machine, size, dtype)
-    reason = f"a copy would cost {cost_ns:,.0f} ns"
+    reason = f"a contiguous copy would cost {time_text(cost_ns)}"
     if abs(more_ns) >= 1:
-        reason += f", and its readers {abs(more_ns):,.0f} ns {'more' if more_ns > 0 else 'less'}"
+        change = "slow its readers down by" if more_ns > 0 else "save its readers"
+        reason += f" and {change} {time_text(abs(more_ns))}"
     else:
-        reason = f"its readers take strides: {reason} and gain nothing"
+        reason = f"its readers read it strided; {reason} and save nothing"
+    if cost_ns + more_ns < 0:
+        reason += "; the planner reads views in place all the same: force the copy to try it"
     return Decision("", COPY, (), False, reason, -cost_ns - more_ns, -2 * size, -1, kind="layout")
 
 
@@ -182,11 +188,11 @@ def _copied(node: Node, plan: BufferPlan, target: Target) -> Decision:
     """A movement that runs as a copy kernel."""
     layout = target.view(node, plan.layout(node.inputs[0]))
     if node.op == "cast":
-        reason = "another dtype is another size or other bits: it is computed"
+        reason = "a cast to a dtype of another size or encoding is computed"
     elif layout is None:
-        reason = f"{target.name} cannot read it in place: it is copied"
+        reason = f"{target.name} kernels cannot read this view in place: it is copied"
     else:
-        reason = "it is an output, which is contiguous in a buffer of its own"
+        reason = "an output is contiguous, in a buffer of its own: it is copied"
     return Decision("", "alias", (), False, reason, is_reversible=False, kind="layout")
 
 
@@ -199,7 +205,7 @@ def _hoisted(
     traffic = sum(p.device_traffic_bytes for p in profiles)
     near = max(p.device_traffic_bytes for p in profiles)
     gain_ns = _ns(terms, len(profiles), traffic, near)
-    reason = "it depends on weights alone: it runs when they are set"
+    reason = "depends on weights only: runs once, when they are set, not on every call"
     return Decision("", HOIST, (), True, reason, gain_ns, traffic, len(profiles), kind="phase")
 
 
@@ -215,8 +221,19 @@ def _followers(node: Node, plan: BufferPlan, users: Mapping[Node, list[Node]]) -
 
 def _overwritten(node: Node, plan: BufferPlan, terms: Terms) -> Decision:
     over, size = plan.in_place[node], terms.bytes_of(node.shape)
-    reason = f"{over.label} is read here for the last time, element by element"
+    reason = f"written in place over {over.label}, whose last use this is"
     return Decision("", OVERWRITE, (), True, reason, 0.0, size, 0, kind="in_place")
+
+
+def _updated(node: Node, terms: Terms) -> Decision:
+    """The next version of a state. A copy of it would be read and written whole."""
+    size, written = terms.bytes_of(node.shape), terms.bytes_of(node.inputs[1].shape)
+    saved = 2 * max(0, size - written)
+    reason = f"written in place: {size_text(written)} of the state's {size_text(size)}"
+    gain_ns = _ns(terms, 0, saved, saved)
+    return Decision(
+        "", "update_state", (), True, reason, gain_ns, saved, is_reversible=False, kind="in_place"
+    )
 
 
 def _ns(terms: Terms, launches: int, traffic: int, near: int) -> float:

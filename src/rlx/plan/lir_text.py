@@ -46,6 +46,7 @@ def _plan_json(lir: LirModule) -> dict[str, Any]:
             [n, number[v.root], *_layout_json(v.layout)] for n, v in _by_number(plan.views, number)
         ],
         "in_place": [[n, number[o]] for n, o in _by_number(plan.in_place, number)],
+        "written": [[n, *_layout_json(rows)] for n, rows in _by_number(plan.written, number)],
         "split": [[n, is_split] for n, is_split in _by_number(lir.split, number)],
     }
 
@@ -67,5 +68,5 @@ def _dims(plan: BufferPlan) -> Iterator[DimLike]:
     yield plan.arena_formula
     for slot in plan.assignments.values():
         yield from (slot.offset, slot.size)
-    for view in plan.views.values():
-        yield from (*view.layout.dims, *view.layout.strides, view.layout.offset)
+    for layout in (*(v.layout for v in plan.views.values()), *plan.written.values()):
+        yield from (*layout.dims, *layout.strides, layout.offset)

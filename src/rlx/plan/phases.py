@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from rlx.core.attrs import is_symbolic
 from rlx.ir.lir import Phase
 from rlx.ir.mir import LATE, STEADY, Graph, Node, users_of
+from rlx.ir.states import chains_of
 from rlx.ops.op import Kind
 
 
@@ -51,7 +52,7 @@ def derive_phases(
     phases: dict[Node, Phase] = {}
     varies: set[Node] = set()
     for node in nodes:
-        is_given = node.op == "input" or node in per_call or _names_dims(node)
+        is_given = node.is_given or node in per_call or _names_dims(node)
         if is_given or any(i in varies for i in node.inputs):
             varies.add(node)
         phases[node] = _phase(node, node in varies, node in tail, phases)
@@ -75,11 +76,14 @@ def _follows_epilogue(node: Node, phases: dict[Node, Phase]) -> bool:
 
 
 def _tail(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes that are of the Epilogue, or move or cast values, and have nothing else downstream."""
+    """Nodes that are of the Epilogue, or move or cast values, and have nothing else downstream. The
+    Epilogue may run again, when states have been updated: what reads them is no part of it."""
     users = users_of(nodes)
+    reads_state = {r for chain in chains_of(nodes) for each in chain.readers for r in each}
     tail: set[Node] = set()
     for node in reversed(nodes):
         may_end = not node.is_steady and (_is_origin(node) or _only_moves(node))
+        may_end = may_end and node not in reads_state
         if may_end and all(u in tail for u in users[node]):
             tail.add(node)
     return tail

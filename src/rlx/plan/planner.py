@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.dim import Dim, DimLike, evaluate
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 from rlx.core.extent import ceiling
 from rlx.core.representative import representative
 from rlx.cost.terms import Terms
-from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space
+from rlx.ir.lir import BufferPlan, IoManifest, LirModule, Phase, Slot, Space, View
 from rlx.ir.mir import Graph, MirModule, Node
 from rlx.ir.plan_nodes import items_of, planned_nodes, planned_symbols, with_all_items
+from rlx.ir.states import deferred_updates, is_state_update, rows_of, with_isolated_updates
 from rlx.plan.alternatives import Choice, Choices, choices_of, names_plan, reversed_choices
 from rlx.plan.arena import Span, place
 from rlx.plan.dynamic import FormulaSpan, place_formulas
@@ -31,9 +32,14 @@ def plan_module(
 ) -> LirModule:
     """The plan of a final graph for a target. `rlx.plan.check.checker` judges it."""
     if alignment < 1 or alignment & (alignment - 1):
-        raise Error(f"alignment {alignment} is not a power of two.")
-    final = with_all_items(graph)
+        raise Error(f"alignment {alignment} is not a power of two. Give 64, or another that is.")
+    final = with_all_items(with_isolated_updates(graph))
     plan = plan_buffers(final, target, alignment)
+    if plan.capacities and graph.updates:
+        raise UnsupportedError(
+            f"{graph.updates[0].label}: it updates a state, and nothing bounds a size of the graph "
+            f"({plan.capacities[0]}), so that a call may be run twice. Bound the size."
+        )
     force: Mapping[str, bool] = getattr(options, "force", {})
     split: Mapping[Node, bool] = {}
     if any(map(names_plan, force)):
@@ -62,11 +68,18 @@ def plan_buffers(
     aliases = resolve_views(nodes, graph.outputs, phases, target, chosen.copied)
     free = [n for n in nodes if n not in chosen.copied_concats]
     views, assembled = place_in_concats(nodes, free, graph.outputs, phases, aliases, alignment)
-    kernels = [n for n in nodes if not (n.is_leaf or n.op == "item" or n in aliases)]
-    schedule = tuple(sorted((k for k in kernels if k not in assembled), key=phases.__getitem__))
+    kernels = [n for n in nodes if _is_kernel(n, aliases) and n not in assembled]
+    last = set(deferred_updates(nodes, graph.outputs))
+    schedule = tuple(sorted(kernels, key=lambda k: (phases[k], k in last)))
     steps = Steps(schedule, items_of(nodes), views)
     draft = _Draft(graph, nodes, phases, steps, alignment, chosen.not_in_place)
     return draft.plan()
+
+
+def _is_kernel(node: Node, aliases: Mapping[Node, View]) -> bool:
+    if node.is_leaf or node.op == "item":
+        return False
+    return node not in aliases or is_state_update(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,7 @@ class _Draft:
     def plan(self) -> BufferPlan:
         graph, steps = self.graph, self.steps
         in_arena = {n: n.op == "input" or self.phases[n] is not Phase.PROLOGUE for n in self.nodes}
+        written = {n: rows_of(n) for n in steps.schedule if is_state_update(n)}
         lives = lifetimes(steps, graph.inputs, graph.outputs, self.phases)
         found = find_in_place(steps, lives, in_arena)
         in_place = {k: operand for k, operand in found.items() if k not in self.not_in_place}
@@ -93,10 +107,11 @@ class _Draft:
         return BufferPlan(
             arena_bytes=evaluate(total, sizes),
             weight_bytes=evaluate(weight_bytes, sizes),
-            assignments=arena | weights,
+            assignments=arena | weights | self._states(),
             schedule=tuple(steps.schedule),
             views=steps.views,
             in_place=in_place,
+            written=written,
             phases=self.phases,
             io=IoManifest.collect(graph),
             alignment=self.alignment,
@@ -114,7 +129,7 @@ class _Draft:
 
     def _weights(self, in_arena: Mapping[Node, bool]) -> tuple[dict[Node, Slot], DimLike]:
         """Consecutive; static sizes first, so that their offsets are static."""
-        owners = [n for n in self._owners() if not in_arena[n]]
+        owners = [n for n in self._owners() if not in_arena[n] and n.op != "state"]
         slots: dict[Node, Slot] = {}
         end: DimLike = 0
         for node in sorted(owners, key=lambda n: isinstance(self._size(n), Dim)):
@@ -139,6 +154,15 @@ class _Draft:
             offset = base + offsets[buffer[node]]
             slots[node] = Slot(offset, self._size(node), Space.ARENA, node in outputs)
         return slots, base + total
+
+    def _states(self) -> dict[Node, Slot]:
+        """Consecutive, outside the arena: sessions hold them."""
+        slots: dict[Node, Slot] = {}
+        end: DimLike = 0
+        for node in self.graph.states:
+            slots[node] = Slot(end, self._size(node), Space.STATE, True)
+            end = end + self._size(node)
+        return slots
 
     def _inputs(self) -> tuple[dict[Node, Slot], DimLike]:
         slots: dict[Node, Slot] = {}

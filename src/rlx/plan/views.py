@@ -9,6 +9,7 @@ from rlx.core.dim import product
 from rlx.core.layout import Layout
 from rlx.ir.lir import Phase, View
 from rlx.ir.mir import Node, users_of
+from rlx.ir.states import state_of
 from rlx.plan.phases import is_view_kind
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def resolve_views(
     copied: frozenset[Node] = frozenset(),
 ) -> dict[Node, View]:
     """Every node that can stay in place, with its root and layout; those `copied` do not.
+    All versions of a state are views of the state.
 
     A contiguous result is a view on every target; a strided one only for ops whose strided result
     the target's kernels read in place. The rest are copies.
@@ -42,6 +44,10 @@ def resolve_views(
     views: dict[Node, View] = {}
     taken = set(outputs)
     for node in nodes:
+        state = state_of(node) if node.decl.is_update else None
+        if state is not None:
+            views[node] = View(state, Layout.contiguous(state.shape.dims))
+            continue
         view = None if node in copied else _view(node, views, target)
         if view is None:
             continue

@@ -15,6 +15,7 @@ from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
+from rlx.ops.nn.attention import MaskKind
 from rlx.rules.activations import factors, is_near
 from rlx.rules.engine import Uses, no, rule
 from rlx.rules.match import at, scalar_of
@@ -26,7 +27,7 @@ Dims = tuple[DimLike, ...]
 class Mask:
     """What is done to the scores before the softmax, as attention's attributes say it."""
 
-    kind: str = "none"
+    kind: MaskKind = "none"
     operand: Node | None = None
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rlx.core.errors import Error
-from rlx.ir.mir import STEADY, Graph, Node, Origin
+from rlx.ir.mir import NAMED_LEAVES, STEADY, Graph, Node, Origin
 from rlx.ir.outline import place_of
-from rlx.ops.op import Kind, Op, Pattern, Var
+from rlx.ops.op import Kind, Var
 from rlx.rules.match import ANYTHING, Env, Guard, Patterns, guard_of, matches, passes, roots_of
 
 Uses: TypeAlias = Callable[[Node], int]
@@ -104,7 +104,7 @@ Event: TypeAlias = Fired | Missed
 
 
 def rule(
-    *patterns: Callable[..., Pattern | Op],
+    *patterns: Callable[..., Any],
     sample: Callable[..., Any] | None = None,
     slack: float = 0.0,
     refines: bool = False,
@@ -267,7 +267,7 @@ class _Sweep:
             self.new.add_origins(copy, node.origins)
             made = mapped[node] = self._settle(copy)
             self._uses[made] = self._uses.get(made, 0) + reads.get(node, 0)
-        self.new.set_outputs([mapped[o] for o in self.old.outputs])
+        self.new.set_results([mapped[o] for o in self.old.results], self.old)
         return self.new.rebuild() if self.fired else self.new
 
     def _copied(self, node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -396,7 +396,7 @@ class _Sweep:
 
     def _carry(self, node: Node, made: Node, *more: Origin) -> None:
         """The replacement comes from where the node came from. Leaves are known by their names."""
-        if made.op in ("input", "param"):
+        if made.op in NAMED_LEAVES:
             return
         is_short = len(made.origins) < MAX_ORIGINS
         self.new.add_origins(made, (*node.origins, *more) if is_short else _phases(node))
@@ -411,10 +411,10 @@ class _Sweep:
 
 def _reads(graph: Graph) -> dict[Node, int]:
     """How often each node is read; being an output is one more time."""
-    counts: dict[Node, int] = dict.fromkeys(graph.outputs, 0)
+    counts: dict[Node, int] = dict.fromkeys(graph.results, 0)
     for node in graph.order():
         for i in dict.fromkeys(node.inputs):
             counts[i] = counts.get(i, 0) + 1
-    for output in graph.outputs:
+    for output in graph.results:
         counts[output] += 1
     return counts

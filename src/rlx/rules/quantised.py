@@ -19,6 +19,7 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
+from rlx.ops.op import lookup
 from rlx.rules.engine import rule
 
 INT8_DTYPES = (DType.U8, DType.I8)
@@ -78,7 +79,7 @@ def _along(vector: Node, like: Node, axis: int) -> Any:
 
 def _sample_conv(draw: Draw) -> Node:
     graph = Graph("sample")
-    case = draw.case(ops.conv_integer)
+    case = draw.case(lookup("conv_integer"))
     x, w = (graph.input(name, Shape(s.dims, s.dtype)) for name, s in zip("xw", case.specs))
     image = _sample_dequantize(draw, x, None)
     kernels = _sample_dequantize(draw, w, 0 if draw.coin() else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rlx.backends.base import find_backend
+from rlx.backends.registry import find_backend
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error
 from rlx.cost.calibrate import Calibration, Progress, machine, note_name

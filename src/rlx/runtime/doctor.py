@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlx._version import __version__
-from rlx.backends.base import backend_names, distribution_of, find_backend
+from rlx.backends.registry import backend_names, distribution_of, find_backend
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.calibrate import Calibration, cached_calibration, machine
@@ -23,6 +23,8 @@ PACKAGES = (
     ("ml_dtypes", "bf16 and other small floats", "rlx"),
     ("llvmlite", "native code: target cpu", "rlx[cpu]"),
     ("wgpu", "GPUs by WebGPU: target wgpu", "rlx[wgpu]"),
+    ("mlx", "Apple silicon: target mlx", "rlx[mlx]"),
+    ("jax", "TPUs: target tpu", "rlx[tpu]"),
     ("onnx", "models in .onnx files", "rlx[onnx]"),
     ("typer", "the command line", "rlx[cli]"),
     ("rich", "tables and progress on a terminal", "rlx[cli]"),
@@ -81,12 +83,20 @@ class Doctor:
         default_factory=dict[str, "Calibration | None"]
     )
     """Of the other targets that run here and have prices of their own."""
+    threads: tuple[int, str] = (1, "")
+    """How many a call uses where none are asked for, and why."""
 
     @property
     def to_do(self) -> tuple[str, ...]:
         """One line for each thing that is missing, with what to do."""
-        lines = [f"{p.use}: {p.install}" for p in self.packages if p.version is None]
-        lines += [f"target {t.name}: {t.missing}" for t in self.targets if t.missing]
+        packages = [p for p in self.packages if p.version is None]
+        installs = {p.install for p in packages}
+        lines = [f"{p.use}: {p.install}" for p in packages]
+        lines += [
+            f"target {t.name}: {t.missing}"
+            for t in self.targets
+            if t.missing and t.missing not in installs
+        ]
         if self.calibration is None and self.cache.is_on and not self.cache.problem:
             lines.append("prices of this machine, for the gate: rlx calibrate")
         if self.cache.is_on and not self.cache.problem:
@@ -106,6 +116,7 @@ class Doctor:
             f"rlx {self.version}, Python {self.python}, {self.system}",
             f"processor: {self.machine['processor']}, {self.machine['cores']} cores, "
             f"code for {self.machine['code'] or 'none'}",
+            f"threads: {self.threads[0]}, {self.threads[1]}",
             "targets:", *(_target_line(t) for t in self.targets),
             "packages:", *(_package_line(p) for p in self.packages),
             f"devices: {'; '.join(self.devices) or 'the processor alone'}",
@@ -131,7 +142,17 @@ def examine(cache: CacheLike = None) -> Doctor:
         cached_calibration("cpu", detail, found),
         _cache_state(found, problem),
         {n: c for n in backend_names() if n != "cpu" for c in _measured(n, found)},
+        _threads(),
     )
+
+
+def _threads() -> tuple[int, str]:
+    from rlx.backends.cpu.runtime.thread_count import usual_threads
+
+    try:
+        return usual_threads(os.environ)
+    except Error as error:
+        return 1, str(error)
 
 
 def _measured(name: str, cache: Cache | None) -> tuple[Calibration | None, ...]:
@@ -161,7 +182,8 @@ def _target(name: str) -> TargetState:
         return TargetState(name, False, missing.reason, missing.command)
     brought = distribution_of(name)
     origin = f"from {brought}" if brought else ""
-    return TargetState(name, True, ", ".join(t for t in (backend.summary, origin) if t))
+    said = backend.summary, origin, backend.call_path()
+    return TargetState(name, True, ", ".join(t for t in said if t))
 
 
 def _package(name: str, use: str, brings: str) -> PackageState:

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from rlx.backends.base import Backend, Program
-from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, instance, takes
+from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, takes
 from rlx.core.arrays import as_array
-from rlx.core.errors import Error, OutOfMemoryError
+from rlx.core.dim import symbols_of
+from rlx.core.public_calls import public_class
 from rlx.core.shape import OutOfRange, Shape
 from rlx.ops.op import Array
-from rlx.plan.largest import largest
-from rlx.runtime.compile_record import Record
+from rlx.runtime.loaded_program import LoadedProgram, MemoryNeed
+from rlx.runtime.named_calls import NamedCalls, given_of, not_ready, wrong_count
 from rlx.runtime.pending import Background, Pending
-from rlx.runtime.weights import Pool, WeightSet, checked
+from rlx.runtime.variants import Variants, described_inputs
 
 if TYPE_CHECKING:
     import os
 
-    from rlx.backends.timing import CodegenSpan, Timed
-    from rlx.cost.calibrate import Numbers, Progress
+    from rlx.backends.base import Backend
+    from rlx.backends.code_facts import CodeFacts
+    from rlx.cost.calibrate import Progress
     from rlx.cost.decision import Decision
     from rlx.cost.gate import GraphIoProfile
     from rlx.explain.measure_decisions import Measurement
@@ -34,107 +32,129 @@ if TYPE_CHECKING:
     from rlx.explain.roofline import KernelTimes
     from rlx.explain.trace import Trace
     from rlx.ir.lir import LirModule
-    from rlx.ir.mir import Node
     from rlx.passes.fusion.report import FusionReport
     from rlx.pipeline import CompileResult
+    from rlx.runtime.state_session import StateSession
 
 Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 """Arrays by name, or in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """Bytes an executable needs before it runs: per running call, and once for the weights."""
-
-    arena_bytes: int
-    weight_bytes: int
-    scratch_bytes: int = 0
-    """What the kernels of a call take behind its arena: temporaries, and a part for each thread."""
-
-    @property
-    def total_bytes(self) -> int:
-        return self.arena_bytes + self.weight_bytes + self.scratch_bytes
-
-
-class Executable:
-    """A compiled model. Calls may run concurrently; `set_params` swaps weights between calls."""
+@public_class
+class Executable(NamedCalls):
+    """A compiled model: one program, or several by the sizes and values of inputs that they are
+    for. Calls may run concurrently; `set_params` swaps weights between calls."""
 
     def __init__(
         self,
-        result: CompileResult | Record,
-        program: Program,
-        params: Mapping[str, Any] | None = None,
+        loaded: LoadedProgram | None,
+        variants: Variants | None = None,
         *,
-        backend: Backend,
-        pool: Pool | None = None,
         source: Any = None,
         before: tuple[Decision, ...] = (),
     ) -> None:
+        held = variants if loaded is None else loaded
+        assert held is not None
+        self._held: LoadedProgram | Variants = held
         self.before = before
         """What a front end decided before there was a graph to compile."""
         self.source = source
         """What it was compiled from, for compiling it otherwise; None where that is not known."""
-        self._result, self._program, self._backend = result, program, backend
-        self._pool = Pool() if pool is None else pool
-        self._interface = program.interface
-        self._lock = threading.Lock()
-        self._given: Mapping[str, Array] = {}
-        self._weights: WeightSet | None = None
-        self._quick: Callable[..., Any] | None = None
-        self.fallback: Callable[..., Any] | None = None
-        """Runs a call whose sizes are outside of the ranges that this was compiled for, where a
-        front end chose them; a size that is invalid for the model is an error there."""
+        self._loaded, self._variants = loaded, variants
+        self._quick: Callable[..., Any] = not_ready
+        self._num_quick = -1
+        """How many inputs the native function of a call takes; -1 where there is none."""
         self._steps = threading.local()
         self._background = Background()
-        self._num_inputs = len(self._interface.inputs)
-        self._num_outputs = len(self._interface.outputs)
-        if params or not self._interface.params:
-            self.set_params(params or {})
+        self._followers: list[tuple[weakref.ref[Any], Callable[[Any], None]]] = []
+        self._take_quick()
+
+    def _take_quick(self) -> None:
+        if self._loaded is not None and not self._loaded.interface.states:
+            self._quick, self._num_quick = self._loaded.quick, self._loaded.num_quick
+        for held, function in self._followers:
+            if (value := held()) is not None:
+                function(value)
+
+    def follow(self, value: Any, function: Callable[[Any], None]) -> None:
+        """Call the function with the value, as long as it lives, when there are other weights: a
+        native function of a call has those of when it was made."""
+        self._followers = [f for f in self._followers if f[0]() is not None]
+        self._followers.append((weakref.ref(value), function))
+
+    @property
+    def native(self) -> LoadedProgram | None:
+        """The program, where one serves all calls."""
+        return self._loaded if self._variants is None else None
+
+    @property
+    def loaded(self) -> LoadedProgram:
+        """The program itself, for what measures, saves and serves it; where there is none for all
+        calls, the one that was used last. Its interface may change with every release."""
+        held = self._held
+        return held if isinstance(held, LoadedProgram) else held.last().loaded
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        return self._interface.name
+        """The name of the model."""
+        return self._held.name
 
     @property
-    def inputs(self) -> dict[str, Shape]:
-        """Name → shape, in the order of positional arguments."""
-        return {n.name: n.shape for n in self._interface.inputs}
+    def inputs(self) -> dict[str, Shape | None]:
+        """Name → shape, in the order of positional arguments; None where a model states none."""
+        return dict(self._held.inputs)
 
     @property
-    def outputs(self) -> dict[str, Shape]:
-        """Name → shape, in order."""
-        return dict(self._interface.outputs)
+    def outputs(self) -> dict[str, Shape | None]:
+        """Name → shape, in order; None where a model states none."""
+        return dict(self._held.outputs)
 
     @property
     def params(self) -> dict[str, Shape]:
-        """Name → shape of every weight."""
-        return {n.name: n.shape for n in self._interface.params}
+        """Name → shape of every weight; of several programs those that there are so far."""
+        return {n: s for p in self._each() for n, s in p.params.items()}
 
     @property
     def missing_params(self) -> tuple[str, ...]:
         """The weights that have no value yet."""
-        return tuple(n.name for n in self._interface.params if n.name not in self._given)
+        return () if self._loaded is None else self._loaded.missing_params
+
+    @property
+    def programs(self) -> tuple[Executable, ...]:
+        """The programs, each as an executable; those for some sizes or values are made when a call
+        or `warmup` needs them."""
+        more = self._variants.programs if self._variants else ()
+        return more if self._loaded is None else (self, *more)
+
+    @property
+    def static(self) -> tuple[str, ...]:
+        """The inputs whose values a program is compiled for."""
+        return self._held.static
+
+    def _each(self) -> list[LoadedProgram]:
+        return [exe.loaded for exe in self.programs]
 
     @property
     def result(self) -> CompileResult:
-        """The result of the compile; of a cached program, its record is read now."""
-        if isinstance(self._result, Record):
-            self._result = self._result.result()
-        return self._result
+        """What the compile gave; of a cached program, its record is read now."""
+        return self.loaded.result
 
     @property
     def lir(self) -> LirModule:
+        """The planned module that it runs."""
         return self.result.lir
 
     @property
     def fusion(self) -> FusionReport:
+        """What was fused, and what was not."""
         return self.result.fusion
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return self.result.decisions
+        """What was decided; of several programs also why there are several."""
+        return self._held.decisions
 
     @property
     def io_profile(self) -> GraphIoProfile:
@@ -145,9 +165,16 @@ class Executable:
 
     def memory(self, **sizes: int) -> MemoryNeed:
         """The bytes needed, known before running. Named dims need their sizes."""
-        bound = self.lir.plan.bind(sizes)
-        scratch = self._program.scratch_bytes(bound.sizes, bound.arena_bytes)
-        return MemoryNeed(bound.arena_bytes, bound.weight_bytes, scratch)
+        stated = symbols_of(d for s in self.inputs.values() if s is not None for d in s.dims)
+        own = () if self._loaded is None else self.lir.dynamic_symbols
+        self._check_names("named dim", sizes, dict.fromkeys(d.name for d in (*own, *stated)))
+        return self._held.memory(sizes)
+
+    def code_facts(self, **sizes: int) -> CodeFacts | None:
+        """Code, arithmetic and memory of a call as the target's compiler counts them, per device;
+        None where it does not say. Named dims without a size have a usual one."""
+        usual = {**self.lir.plan.representative, **self.result.options.sizes}
+        return self.loaded.program.code_facts({**usual, **sizes})
 
     @takes(
         inputs=NONE | INPUTS, measure=FLAG, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION
@@ -163,14 +190,20 @@ class Executable:
     ) -> Report:
         """Every decision: what, where, verdict, why, and the predicted saving. Print it, or take
         its JSON. With `measure`, kernels are timed on `inputs`, or on random ones, and decisions
-        are reversed and timed, as `measure` does."""
+        are reversed and timed, as `measure` does. Of several programs the report is that of the
+        one for `inputs`, or of the one that was used last."""
+        how: dict[str, Any] = {"most": most, "seconds": seconds, "progress": progress}
+        program, arrays = (self._last(), None) if inputs is None else self.settled(inputs)
+        if program is not self:
+            return program.explain(arrays, measure=measure, **how)
         if measure:
             from rlx.explain.with_measurements import measured_report
 
-            return measured_report(self, inputs, most=most, seconds=seconds, progress=progress)
+            return measured_report(self, inputs, **how)
         from rlx.explain.build import report_of
 
-        return report_of(self.result, self.before, self._backend)
+        code = self.code_facts() if self.backend.is_compile_only else None
+        return report_of(self.result, self.before, self.backend, code)
 
     @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:
@@ -178,7 +211,8 @@ class Executable:
         timed in an instrumented build: this one stays as it is."""
         from rlx.explain.roofline import profile
 
-        return profile(self, inputs, seconds=seconds)
+        program, arrays = self.settled(inputs)
+        return profile(program.loaded, program.arrays(arrays), seconds=seconds)
 
     @takes(inputs=INPUTS, calls=COUNT)
     def trace(self, inputs: Inputs, *, calls: int = 3) -> Trace:
@@ -186,7 +220,8 @@ class Executable:
         a file that Perfetto and Chrome show: `exe.trace(inputs).save("trace.json")`."""
         from rlx.explain.trace import trace
 
-        return trace(self, inputs, calls=calls)
+        program, arrays = self.settled(inputs)
+        return trace(program.loaded, program.arrays(arrays), calls=calls)
 
     @takes(inputs=INPUTS, most=COUNT, seconds=SECONDS, progress=NONE | FUNCTION)
     def measure(
@@ -201,62 +236,72 @@ class Executable:
         rounds for `seconds`: the measured gain of every verdict, and the predicted one."""
         from rlx.explain.measure_decisions import measure
 
-        return measure(self, inputs, most=most, seconds=seconds, progress=progress)
-
-    def rebuilt(self, result: CompileResult) -> Executable:
-        """Another compile of the same model, with the same weights."""
-        from rlx.pipeline import CompileResult
-
-        instance(CompileResult).check("result", result)
-        made = Executable(result, self._backend.compile(result.lir), backend=self._backend)
-        made.adopt(self._given)
-        return made
-
-    @property
-    def codegen_spans(self) -> tuple[CodegenSpan, ...]:
-        """What its native code took, part by part; nothing where that was kept from before."""
-        return self._program.codegen_spans
+        program, arrays = self.settled(inputs)
+        return measure(program, arrays, most=most, seconds=seconds, progress=progress)
 
     @property
     def backend(self) -> Backend:
         """What runs it."""
-        return self._backend
+        return self._held.backend
 
     @property
     def threads(self) -> int:
         """How many cores a call may use."""
-        return self._program.threads
-
-    def numbers(self, threads: int) -> Numbers | None:
-        """What its target was measured to cost on this machine, with so many threads."""
-        return self._backend.calibrated(threads)
-
-    def splits(self, sizes: Mapping[str, int]) -> Mapping[Node, bool]:
-        """Step → is it split into parallel tasks, at these sizes of named dims?"""
-        return self._backend.splits(self.lir, sizes)
-
-    def timed(self) -> tuple[Timed, Any]:
-        """The program in a build that keeps times, and its weights."""
-        self._ready()
-        program = self._backend.timed(self.lir)
-        return program, program.prepare(self._given, None)
+        return self.loaded.program.threads
 
     @takes(inputs=INPUTS)
     def arrays(self, inputs: Inputs) -> list[Array]:
         """Inputs in order, given by name or in order, as they are run."""
-        names = list(self.inputs)
-        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs))
-        if len(given) != len(inputs):
-            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(inputs)}.")
-        self._check_names("input", given, names)
-        missing = [n for n in names if n not in given]
-        if missing:
-            raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
-        return [as_array(given[n], f"input {n!r}") for n in names]
+        if self._loaded is not None and self._loaded.interface.states:
+            raise self._loaded.no_session()
+        return [as_array(a, f"input {n!r}") for n, a in zip(self.inputs, self._ordered(inputs))]
+
+    def _ordered(self, inputs: Inputs) -> tuple[Any, ...]:
+        is_named = isinstance(inputs, Mapping)
+        return self._in_order((), inputs) if is_named else self._counted(tuple(inputs))
 
     def sizes(self, inputs: Inputs) -> dict[str, int]:
         """The sizes of named dims that these inputs have."""
-        return self._interface.bind(self._given, self.arrays(inputs))
+        program, arrays = self.settled(inputs)
+        return program.loaded.sizes(arrays)
+
+    # -- several programs ----------------------------------------------------------------------
+
+    @takes(inputs=INPUTS)
+    def settled(self, inputs: Inputs) -> tuple[Executable, list[Array]]:
+        """The program that runs these inputs, given by name or in order, and what it takes of
+        them; it is compiled where it is not there."""
+        given = self._ordered(inputs)
+        if self._variants is None:
+            return self, self.arrays(given)
+        if self._loaded is not None:
+            arrays = self.arrays(given)
+            if self._loaded.is_in_range(arrays):
+                return self, arrays
+        return self._variants.settled(given)
+
+    def warmup(self, calls: Iterable[Mapping[str, Any]]) -> None:
+        """Compile now what calls will need: for each a dict of the shapes of inputs, of arrays
+        where values count, or of the sizes of named dims, such as
+        `exe.warmup([{"height": 320, "width": 640}, {"images": (1, 3, 31, 31)}])`. Where one program
+        serves all sizes, nothing is to be done."""
+        for call in calls:
+            if not isinstance(call, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self._error(f"a call is {call!r}. Give a dict of shapes, arrays or sizes.")
+            given = described_inputs(self.name, self.inputs, call)
+            if self._loaded is None or not self._loaded.is_in_range(self.arrays(given)):
+                self._outside(given).prepare(given)
+
+    def _outside(self, given: Sequence[Any]) -> Variants:
+        """What serves sizes that the program does not; where nothing does, the error says why."""
+        if self._variants is None:
+            self.loaded.sizes(self.arrays(given))
+            raise self._error("it is one program, and these sizes are outside of its range.")
+        return self._variants
+
+    def _last(self) -> Executable:
+        """Itself, or the program that was used last."""
+        return self if isinstance(self._held, LoadedProgram) else self._held.last()
 
     @takes(weights=FLAG)
     def save(self, path: str | os.PathLike[str], *, weights: bool = True) -> None:
@@ -264,15 +309,35 @@ class Executable:
         they are left out. It holds machine code: load only one that you would run."""
         from rlx.runtime.artefact_file import write
 
-        if weights:
-            self._ready()
-        record = self._result
-        write(path, self._backend, self._program, record, self._given if weights else None)
+        write(path, self._loaded, self._variants, weights=weights)
+
+    def __copy__(self) -> Executable:
+        """The same programs and weights; `set_params` of one is not the other's."""
+        loaded = None if self._loaded is None else self._loaded.copied()
+        variants = None if self._variants is None else self._variants.copied()
+        return Executable(loaded, variants, source=self.source, before=self.before)
+
+    def __deepcopy__(self, memo: Any) -> Executable:
+        """Nobody changes a program or weights in memory: they are shared."""
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what `save` writes, machine code and weights: unpickle only what you trust."""
+        from rlx.runtime.artefact_file import contents, unpickled
+
+        data = b"".join(contents(self._loaded, self._variants, weights=True))
+        return unpickled, (data, self.backend.asked_threads)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}: {v}" for k, v in self.inputs.items())
         made = ", ".join(f"{k}: {v}" for k, v in self.outputs.items())
         return f"<Executable {self.name!r} ({given}) -> ({made})>"
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks; before there is a program, its text."""
+        from rlx.explain.notebook import executable_html
+
+        return executable_html(self) if self.programs else None
 
     # -- weights -------------------------------------------------------------------------------
 
@@ -281,69 +346,74 @@ class Executable:
 
         The new set is built first and swapped in at once: calls in flight keep the old one.
         """
-        declared = {n.name: n for n in self._interface.params}
-        self._check_names("param", params, declared)
-        arrays = {k: checked(declared[k], v) for k, v in params.items()}
-        with self._lock:
-            self._set({k: self._pool.frozen(k, array) for k, array in arrays.items()})
+        if self._loaded is not None:
+            self._check_names("param", params, self._loaded.params)
+            self._loaded.set_params(params)
+            self._take_quick()
+        if self._variants is not None:
+            known = [n for n in params if self._variants.has_param(n)]
+            if self._loaded is None:
+                self._check_names("param", params, known or self.params)
+            self._variants.set_params(params)
 
-    def adopt(self, params: Mapping[str, Array]) -> None:
+    def get_params(self) -> dict[str, Array]:
+        """The weights by name, as far as they have values; arrays that cannot be written."""
+        return {n: p.given[n] for p in self._each() for n in p.params if n in p.given}
+
+    def _adopt(self, params: Mapping[str, Array]) -> None:
         """Give weights in memory that nobody changes, such as a file's: they are not copied."""
-        declared = {n.name: n for n in self._interface.params}
-        with self._lock:
-            self._set({k: checked(declared[k], v) for k, v in params.items()})
-
-    def _set(self, params: Mapping[str, Array]) -> None:
-        given = {**self._given, **params}
-        if all(n.name in given for n in self._interface.params):
-            try:
-                self._weights = self._pool.prepared(self._program, given, self._weights)
-            except MemoryError as error:
-                raise self._out_of_memory(error) from None
-            self._quick = self._program.quick(self._weights.memory)
-        self._given = given
-
-    def _ready(self) -> WeightSet:
-        if self._weights is None:
-            missing = _listed(self.missing_params)
-            raise self._error(f"params have no value yet: {missing}. Call set_params.")
-        return self._weights
+        self.loaded.adopt(params)
+        self._take_quick()
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def __call__(self, *arrays: Any, out: Any = None) -> Any:
-        """Run on positional inputs: the output, or a tuple of them.
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run on inputs in order or by keyword, `exe(x, y)` or `exe(x=x, y=y)`: the output, or a
+        tuple of them.
 
-        `out` is an array for the output, or a list with an array or None for each: contiguous,
-        and sharing no memory with the inputs or one another.
+        `out=` is an array for the output, or a list with an array or None for each, or a dict by
+        name: contiguous, and sharing no memory with the inputs or one another.
         """
+        if named or len(arrays) != self._num_quick:
+            return self._general(arrays, named)
         try:
-            if out is None and self._quick is not None and len(arrays) == self._num_inputs:
-                return self._quick(*arrays)
-            return self._called(arrays, out)
+            return self._quick(*arrays)
         except MemoryError as error:
-            raise self._out_of_memory(error) from None
+            raise self.loaded.out_of_memory(error, arrays) from None
         except OutOfRange as error:
-            return call_fallback(error, self.fallback, arrays, out)
+            return self._elsewhere(arrays, None, error)
 
-    def _called(self, arrays: tuple[Any, ...], out: Any) -> Any:
-        if self._quick is not None and out is not None and len(arrays) == self._num_inputs:
-            outs = _sequence(out)
-            if len(outs) == self._num_outputs and all(isinstance(o, np.ndarray) for o in outs):
-                return self._quick(*arrays, *outs)
-        given, targets = self._given_inputs(arrays), self._targets(out)
-        results = self._program.run(self._ready().memory, given, targets)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def submit(self, *arrays: Any) -> Pending:
-        """Begin a call on positional inputs, which stay as they are until it is done: `result()` of
-        what this gives waits for it, and gives what the call gives. On a GPU the work is enqueued
-        when this returns; on others a thread runs such calls one after the other."""
-        given = self._given_inputs(arrays)
+    def _general(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        out = self._outs(named.pop("out", None))
+        given = arrays if not named and arrays else self._in_order(arrays, named)
+        if self._loaded is None:
+            return self._elsewhere(self._counted(given), out, None)
         try:
-            finish = self._program.submit(self._ready().memory, given)
+            return self._loaded.call(given, out)
         except MemoryError as error:
-            raise self._out_of_memory(error) from None
+            raise self._loaded.out_of_memory(error, given) from None
+        except OutOfRange as error:
+            return self._elsewhere(given, out, error)
+
+    def _elsewhere(self, given: tuple[Any, ...], out: Any, error: OutOfRange | None) -> Any:
+        """The call by a program for its sizes; a size that no program is for is an error."""
+        if self._variants is None:
+            assert error is not None
+            raise error
+        return self._variants.call(given, out)
+
+    def submit(self, *arrays: Any, **named: Any) -> Pending:
+        """Begin a call on inputs in order or by keyword, which stay as they are until it is done:
+        `result()` of what this gives waits for it, and gives what the call gives. On a GPU the work
+        is enqueued when this returns; on others a thread runs such calls one after the other."""
+        ordered = self._in_order(arrays, named) if named else self._counted(arrays)
+        if self._loaded is None:
+            return self._background.pending(self, *ordered)
+        given = self._loaded.given_inputs(ordered)
+        try:
+            finish = self._loaded.program.submit(self._loaded.ready().memory, given)
+        except MemoryError as error:
+            raise self._loaded.out_of_memory(error, given) from None
         except OutOfRange:
             finish = None
         if finish is None:
@@ -353,29 +423,33 @@ class Executable:
     def _finished(self, finish: Callable[[], Sequence[Any]]) -> Any:
         """Results need memory of the host's own."""
         try:
-            return _given_of(finish())
+            return given_of(finish())
         except MemoryError as error:
-            raise self._out_of_memory(error) from None
+            raise self.loaded.out_of_memory(error) from None
 
-    def bind(self, *arrays: Any) -> Any:
+    def bind(self, *given: Any, **named: Any) -> Any:
         """The call on these inputs, prepared: what it gives is called without arguments and runs
         on memory of the device, where nothing has to be copied, checked or allocated again. Arrays
         that are there already, of any library with DLPack, are read where they are."""
-        if not any(map(self._program.takes, arrays)):
-            return self._program.bind(self._ready().memory, self.arrays(arrays))
-        return self._program.bind(self._ready().memory, self._given_inputs(arrays))
+        arrays = self._in_order(given, named) if named else self._counted(given)
+        if self._loaded is not None and self._variants is None:
+            return self._loaded.bind(arrays)
+        program, taken = self.settled(arrays)
+        return program.loaded.bind(taken)
 
-    def _given_inputs(self, arrays: Sequence[Any]) -> list[Any]:
-        """Arrays of the device as they are, others as NumPy's."""
-        names, takes = self._counted(arrays), self._program.takes
-        return [a if takes(a) else as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
-
-    def _counted(self, arrays: Sequence[Any]) -> list[str]:
-        """The names of so many inputs."""
+    def _counted(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """So many as there are inputs."""
         names = list(self.inputs)
         if len(arrays) != len(names):
-            raise self._error(f"takes {len(names)} inputs ({_listed(names)}), got {len(arrays)}.")
-        return names
+            raise self._error(wrong_count(names, arrays))
+        return arrays
+
+    def session(self, *, history: int | None = None, **sizes: int) -> StateSession:
+        """What calls keep: the states of the program, at these sizes of their named dims. Call it
+        as an executable. The last `history` calls can be undone."""
+        from rlx.runtime.state_session import open_session
+
+        return open_session(self.loaded, sizes, history)
 
     # -- phases --------------------------------------------------------------------------------
 
@@ -390,24 +464,26 @@ class Executable:
         The state it leaves is this thread's until its next step; `finish` gives the other outputs.
         """
         named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
-        arrays = self.arrays(inputs[0] if named else inputs)
+        exe, arrays = self.settled(inputs[0] if named else inputs)
+        loaded = exe.loaded
         try:
-            made, state = self._program.step(self._ready().memory, arrays)
+            made, state = loaded.program.step(loaded.ready().memory, arrays)
         except MemoryError as error:
-            raise self._out_of_memory(error) from None
-        self._steps.state = state
-        return _given_of(made)
+            raise loaded.out_of_memory(error, arrays) from None
+        self._steps.last = loaded, state
+        return given_of(made)
 
     def finish(self) -> Any:
         """Run the Epilogue on the state of this thread's last step: the outputs that `step` did
         not give, the output itself where it is one. It changes nothing of that state."""
-        state = getattr(self._steps, "state", None)
-        if state is None:
+        last: tuple[LoadedProgram, Any] | None = getattr(self._steps, "last", None)
+        if last is None:
             raise self._error("there is nothing to finish in this thread yet. Call step first.")
+        loaded, state = last
         try:
-            return _given_of(self._program.finish(state))
+            return given_of(loaded.program.finish(state))
         except MemoryError as error:
-            raise self._out_of_memory(error) from None
+            raise loaded.out_of_memory(error) from None
 
     @property
     def step_outputs(self) -> tuple[str, ...]:
@@ -420,75 +496,11 @@ class Executable:
         return self._names(is_late=True)
 
     def _names(self, *, is_late: bool) -> tuple[str, ...]:
-        named, late = enumerate(self._interface.outputs), self._interface.late
-        return tuple(name for i, (name, _) in named if (i in late) is is_late)
-
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run on inputs by name: outputs by name."""
-        names = [n.name for n in self._interface.inputs]
-        self._check_names("input", inputs, names)
-        missing = [n for n in names if n not in inputs]
-        if missing:
-            raise self._error(f"no value for {_listed(missing)}. Inputs: {_listed(names)}.")
-        made = self(*(inputs[n] for n in names))
-        results = made if isinstance(made, tuple) else (made,)
-        return {name: r for (name, _), r in zip(self._interface.outputs, results)}
-
-    def _targets(self, out: Any) -> list[Array | None]:
-        count = len(self._interface.outputs)
-        if out is None:
-            return [None] * count
-        given: Any = [out] if isinstance(out, np.ndarray) else out
-        if not isinstance(given, list | tuple) or not all(
-            a is None or isinstance(a, np.ndarray) for a in given
-        ):
-            raise self._error(f"out is {out!r}, expected an array, or a list of arrays or None.")
-        if len(given) != count:
-            raise self._error(f"out has {len(given)} arrays for {count} outputs.")
-        return list(given)
-
-    def _check_names(self, kind: str, given: Any, known: Collection[str]) -> None:
-        if not isinstance(given, Mapping):
-            raise self._error(f"{kind}s are given by name, as a dict, not {given!r}.")
-        for name in given:
-            if name not in known:
-                raise self._error(f"there is no {kind} {name!r}. It has: {_listed(known)}.")
-
-    def _out_of_memory(self, error: MemoryError) -> OutOfMemoryError:
-        message = f"{self.name}: a call needs more memory than there is: {error}"
-        with contextlib.suppress(Error, ValueError):
-            node, size = largest(self.lir.plan)
-            message += f" Its largest value is that of {node.label}, {size:,} bytes."
-        return OutOfMemoryError(message)
-
-    def _error(self, text: str) -> Error:
-        return Error(f"{self.name}: {text}")
+        interface = self.loaded.interface
+        named = enumerate(interface.outputs)
+        return tuple(name for i, (name, _) in named if (i in interface.late) is is_late)
 
 
-def call_fallback(
-    error: OutOfRange, fallback: Callable[..., Any] | None, arrays: Sequence[Any], out: Any
-) -> Any:
-    """The call of sizes outside of the compiled ranges, by what compiles for them; the error where
-    there is nothing of the kind."""
-    if fallback is None:
-        raise error
-    return fallback(*arrays, out=out)
-
-
-def _given_of(made: Sequence[Array | None]) -> Any:
-    """Of what was made the one array, or all in order."""
-    found = tuple(m for m in made if m is not None)
-    return found[0] if len(found) == 1 else found
-
-
-def _sequence(out: Any) -> tuple[Any, ...]:
-    """What is given for the outputs, one by one; nothing where it is no such thing."""
-    if isinstance(out, np.ndarray):
-        return (out,)
-    return tuple(out) if isinstance(out, list | tuple) else ()
-
-
-def _listed(names: Collection[str], most: int = 8) -> str:
-    """The names, or the first of many."""
-    shown = ", ".join(list(names)[:most]) or "none"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def adopt(exe: Executable, params: Mapping[str, Array]) -> None:
+    """Give weights in memory that nobody changes, such as a file's: they are not copied."""
+    exe._adopt(params)  # pyright: ignore[reportPrivateUsage]

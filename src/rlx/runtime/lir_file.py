@@ -104,6 +104,7 @@ def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
         schedule=tuple(map(held.node, head["schedule"])),
         views={held.node(n): held.view(*view) for n, *view in head["views"]},
         in_place={held.node(n): held.node(o) for n, o in head["in_place"]},
+        written={held.node(n): held.layout(*rows) for n, *rows in head["written"]},
         phases=dict(zip(nodes, phases, strict=True)),
         io=IoManifest.collect(graph),
         alignment=_alignment(head["alignment"]),
@@ -136,8 +137,11 @@ class _Numbered:
         return Slot(self._dim(offset), self._dim(size), Space(space), is_external)
 
     def view(self, root: Any, dims: Iterable[Any], strides: Iterable[Any], offset: Any) -> View:
+        return View(self.node(root), self.layout(dims, strides, offset))
+
+    def layout(self, dims: Iterable[Any], strides: Iterable[Any], offset: Any) -> Layout:
         sizes, steps = (tuple(map(self._dim, each)) for each in (dims, strides))
-        return View(self.node(root), Layout(sizes, steps, self._dim(offset)))
+        return Layout(sizes, steps, self._dim(offset))
 
     def symbol(self, name: Any) -> Dim:
         return self._decode.names[name]

@@ -8,7 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from rlx.core.public_calls import public_class
 
+
+@public_class
 class Pending:
     """A call that was begun."""
 

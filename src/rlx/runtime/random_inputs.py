@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rlx.core.dim import Dim, evaluate, symbols_of
-from rlx.core.errors import Error, OutOfMemoryError
+from rlx.core.dim import Dim, evaluate, lower_bound, symbols_of
+from rlx.core.errors import Error, MisfitError, OutOfMemoryError
 from rlx.core.representative import TYPICAL, representative
 from rlx.core.shape import Shape
 from rlx.ops.op import Array
@@ -26,8 +26,7 @@ def random_inputs(
 ) -> dict[str, Array]:
     """An array for each input, of these sizes of named dims; `typical` is that of others."""
     rng = np.random.default_rng(seed)
-    one = {k: v for shape in declared.values() if shape for k, v in _batch(shape).items()}
-    known = {**one, **sizes}
+    known = {**_batches(s for s in declared.values() if s is not None), **sizes}
     try:
         return {n: _random(n, shape, known, typical, rng) for n, shape in declared.items()}
     except MemoryError as error:
@@ -45,10 +44,14 @@ def _random(
 ) -> Array:
     """Numbers of a normal distribution; whole ones are 0 or 1, which are in range for most."""
     if shape is None:
-        raise Error(f"input {name!r} has no shape in the model. Give it: --input {name}=FILE.npy")
+        raise MisfitError(
+            f"input {name!r} has no shape in the model. Give it: --input {name}=FILE.npy"
+        )
     dims = dims_for(shape, sizes, typical)
     if math.prod(dims) > MAX_ELEMENTS:
-        raise Error(f"input {name!r} is {shape}: too large to make up. Give it as a file.")
+        raise MisfitError(
+            f"input {name!r} is {shape}: too large to make up. Give --input {name}=FILE.npy"
+        )
     dtype = shape.dtype.numpy
     if shape.dtype.is_float or shape.dtype.is_complex:
         return rng.standard_normal(dims).astype(dtype)
@@ -62,9 +65,27 @@ def dims_for(shape: Shape, sizes: Mapping[str, int], typical: int = TYPICAL) -> 
     return [evaluate(d, known) for d in shape.dims]
 
 
+def usual_sizes(shapes: Iterable[Shape]) -> dict[str, int]:
+    """What the named dims of these shapes are where nobody says: one sample, of a usual size."""
+    held = list(shapes)
+    return representative(symbols_of(d for s in held for d in s.dims)) | _batches(held)
+
+
+def filled(name: str, value: float, like: Array) -> Array:
+    """An array of this number alone; one that its dtype cannot hold is a slip."""
+    with np.errstate(all="ignore"):
+        made = np.full_like(like, value)
+    if made.dtype.kind in "iub" and made.size and made.flat[0] != value:
+        raise Error(f"input {name!r} is {like.dtype}, which cannot be {value}.")
+    return made
+
+
+def _batches(shapes: Iterable[Shape]) -> dict[str, int]:
+    return {k: v for shape in shapes for k, v in _batch(shape).items()}
+
+
 def _batch(shape: Shape) -> dict[str, int]:
     """The first dim mostly counts samples, of which one will do."""
     first = shape.dims[0] if shape.dims else 1
-    if not isinstance(first, Dim) or first.symbol is None:
-        return {}
-    return {first.name: max(1, first.bounds[0] or 0)}
+    symbol = first.bound_symbol if isinstance(first, Dim) else None
+    return {} if symbol is None else {symbol.name: max(1, lower_bound(first))}

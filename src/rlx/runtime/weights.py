@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from rlx.backends.base import Program
-from rlx.core.arrays import as_array
+from rlx.core.arrays import as_array, frozen_copy
 from rlx.core.dim import Dim
+from rlx.core.params import Params
 from rlx.ir.interface import Leaf
 from rlx.ir.interpret import mismatch
 from rlx.ops.op import Array
@@ -24,7 +24,7 @@ class WeightSet:
 
     __slots__ = ("__weakref__", "memory", "params", "program")
 
-    def __init__(self, program: Program, params: Mapping[str, Array], memory: Any) -> None:
+    def __init__(self, program: Program, params: Params, memory: Any) -> None:
         self.program, self.params, self.memory = program, params, memory
 
 
@@ -41,21 +41,22 @@ class Pool:
         known = self._arrays.get(key)
         if known is not None and _is_same(known, array):
             return known
-        copy = np.array(array, order="C", copy=True)
-        copy.setflags(write=False)
-        self._arrays[key] = copy
+        copy = self._arrays[key] = frozen_copy(array)
         return copy
 
-    def prepared(
-        self, program: Program, params: Mapping[str, Array], old: WeightSet | None
-    ) -> WeightSet:
+    def prepared(self, program: Program, params: Params, old: WeightSet | None) -> WeightSet:
         """The program's own form of frozen params; `old` has what did not change."""
-        key = (id(program), *(id(params[n.name]) for n in program.interface.params))
+        key = (id(program), *(params.identity(n.name) for n in program.interface.params))
         found = self._sets.get(key)
         if found is None:
-            memory = program.prepare(params, old.memory if old else None)
+            memory = prepared(program, params, old.memory if old else None)
             found = self._sets[key] = WeightSet(program, params, memory)
         return found
+
+
+def prepared(program: Program, params: Params, old: Any = None) -> Any:
+    """What a program makes of params, which are arrays for those that do not take sources."""
+    return program.prepare(params if program.streams_params else dict(params), old)
 
 
 def _is_same(a: Array, b: Array) -> bool:
@@ -69,7 +70,7 @@ def _is_same(a: Array, b: Array) -> bool:
 
 def checked(leaf: Leaf, value: Any) -> Array:
     """The weight as given, if it is what the model declares."""
-    array = as_array(value, f"param {leaf.name!r}")
+    array = as_array(value, f"param {leaf.name!r}", leaf.shape.dtype)
     fits = array.ndim == leaf.shape.rank and all(
         isinstance(d, Dim) or d == size for d, size in zip(leaf.shape.dims, array.shape)
     )

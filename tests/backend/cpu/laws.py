@@ -18,7 +18,6 @@ from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.module import assembled
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.schedule.kernels import CpuKernels
-from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
 from rlx.fuzz.generate import is_bounded
 from rlx.fuzz.job import refused_ops
@@ -104,12 +103,3 @@ def code_for(made: Batch, isa: Isa) -> Blob:
 def chunks(ops: Sequence[Op], size: int) -> list[Sequence[Op]]:
     """The ops, some to a graph: a compile costs less for many than one by one."""
     return [ops[i : i + size] for i in range(0, len(ops), size)]
-
-
-def refusal(op: Op) -> str | None:
-    """Why the backend refuses an application of `op`, if it does."""
-    try:
-        Session("cpu").compile(batch([op], 0, 1).graph)
-    except UnsupportedError as error:
-        return str(error)
-    return None

@@ -99,7 +99,7 @@ def marks() -> Native:
     return Native(KERNELS, host())
 
 
-def call_marks(data, units, grain, rounds, threads, bad=-1):
+def call_marks(data, units, grain, rounds, threads, bad=-1, pool=None, run=None):
     """The code, and how many units each worker did."""
     scratch = (ctypes.c_int64 * (8 * max(1, threads)))()
     record = (ctypes.c_int64 * 6)(units, grain, rounds, bad, ctypes.addressof(scratch), 64)
@@ -107,9 +107,10 @@ def call_marks(data, units, grain, rounds, threads, bad=-1):
     words = (ctypes.c_int64 * NUM_WORDS)()
     words[Word.MODE], words[Word.THREADS] = Mode.CALL, threads
     words[Word.EXTERNALS] = ctypes.addressof(externals)
-    pool = support().pool
+    pool = support().pool if pool is None else pool
     pool.grow(threads)
-    code = pool.call(ctypes.addressof(words), marks().address("run"))
+    run = marks().address("run") if run is None else run
+    code = pool.call(ctypes.addressof(words), run)
     return code, [scratch[8 * i] for i in range(threads)]
 
 

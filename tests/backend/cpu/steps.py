@@ -14,6 +14,7 @@ from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task
+from rlx.core.attrs import bind
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured_in
@@ -45,7 +46,8 @@ class Trial:
     def wanted(self) -> tuple[Array, ...]:
         """What the reference makes of it."""
         shapes = [s.bind(self.sizes) for s in self.node.shapes]
-        made = self.node.decl.evaluate(self.arrays, self.node.attrs, shapes)
+        attrs = {k: bind(v, self.sizes) for k, v in self.node.attrs.items()}
+        made = self.node.decl.evaluate(self.arrays, attrs, shapes)
         return made if isinstance(made, tuple) else (made,)
 
     @property

@@ -22,7 +22,12 @@ from rlx.core.dtype import DType
 
 COUNT = 200_000
 ISAS = {"host": host(), "avx2": AVX2, "sse2": SSE2}
+UNFUSED = "unfused sse2"
 ISAS |= {f"fast {name}": replace(isa, maths="fast") for name, isa in ISAS.items()}
+ISAS[UNFUSED] = replace(SSE2, maths="unfused")
+"""What WebAssembly computes, if it has no relaxed multiply-adds."""
+UNFUSED_BOUNDS = {("tanh", DType.F32): 2.5}
+"""Where a second rounding a step costs more than the bound allows."""
 FAST = {"exp": 3, "log": 3, "tanh": 3, "erf": 4, "sin": 2, "cos": 2}
 """The bounds of the fast functions, of f32."""
 
@@ -115,7 +120,8 @@ def errors(got: np.ndarray, truth: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_this_exact(name: str, dtype: DType, isa: str) -> None:
-    check(name, dtype, isa, FUNCTIONS[name][1 + (dtype is DType.F64)])
+    bound = FUNCTIONS[name][1 + (dtype is DType.F64)]
+    check(name, dtype, isa, UNFUSED_BOUNDS.get((name, dtype), bound) if isa == UNFUSED else bound)
 
 
 @pytest.mark.parametrize("isa", [n for n in ISAS if n not in PRECISE])

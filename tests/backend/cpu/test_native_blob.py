@@ -6,6 +6,7 @@ import ctypes
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.relocations import AARCH64, filled
 from rlx.core.errors import Error
+from tests.children import require_children
 
 RUNNABLE = [isa for isa in (*ISAS.values(), host()) if isa.triple.startswith(platform.machine())]
 RUNNABLE = [isa for isa in RUNNABLE if isa.vector_bytes <= host().vector_bytes]
@@ -205,12 +207,9 @@ def test_aarch64_words():
 
 CYCLES = """
 import sys
+from bench.leaks import growth
 from rlx.backends.cpu.isa import host
 from rlx.backends.cpu.llvm.compile import Native
-
-def resident():
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * 4096
 
 def cycle(number):
     add = f"fadd <16 x float> splat (float {number}.0), "
@@ -219,21 +218,17 @@ def cycle(number):
 {rows}
   ret <16 x float> %v8
 }}'''
-    return Native(text, host()).address(f"f{number}")
+    Native(text, host()).address(f"f{number}")
 
-warm, total = int(sys.argv[1]), int(sys.argv[2])
-for i in range(warm):
-    cycle(i)
-before = resident()
-for i in range(warm, total):
-    cycle(i)
-print(resident() - before)
+print(growth(cycle, cycles=int(sys.argv[2]), after=int(sys.argv[1])))
 """
 
 
 def test_compiling_and_dropping_does_not_grow():
     """A short form of "under 2 MB for 1,000 cycles after the 200th"; each makes other code."""
+    require_children()
     run = subprocess.run(
-        [sys.executable, "-c", CYCLES, "50", "150"], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-c", CYCLES, "50", "150"], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
     assert int(run.stdout) < 256 << 10

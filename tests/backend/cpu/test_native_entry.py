@@ -8,10 +8,13 @@ import gc
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bench.leaks import growth
+from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.cpu.runtime import cpython_layout as objects
 from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
 from rlx.backends.cpu.runtime.buffer_pool import HUGE, Block, new_block
@@ -19,6 +22,7 @@ from rlx.backends.cpu.runtime.call import Entry, FailedAt
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import compiled_support, support
 from rlx.core.errors import Error
+from rlx.runtime.doctor import examine
 from tests.backend.cpu.models import host_step, positives, scaled_sum
 from tests.backend.cpu.test_native_pool import run_alone
 
@@ -60,8 +64,64 @@ def base_of(array):
     return array.ctypes.data
 
 
+@pytest.fixture
+def unprobed():
+    """Around a test that changes what the probe sees."""
+    objects.why_not_bound.cache_clear()
+    objects.warn_slow_calls.cache_clear()
+    yield
+    objects.why_not_bound.cache_clear()
+    objects.warn_slow_calls.cache_clear()
+
+
 def test_probe():
-    assert objects.can_bind()
+    assert objects.why_not_bound() is None
+    assert "calls are bound by native code" in str(examine(False))
+
+
+@pytest.mark.parametrize("borrowed", [0, 1], ids=["counted", "borrowed"])
+@pytest.mark.usefixtures("unprobed")
+def test_the_probe_holds_whether_local_variables_count(monkeypatch, borrowed):
+    """CPython up to 3.13 counts the references of local variables and arguments, 3.14 does not
+    where they outlive their use: `sys.getrefcount` gives one less."""
+    counted = sys.getrefcount
+    monkeypatch.setattr(sys, "getrefcount", lambda o: counted(o) - borrowed)
+    assert objects.why_not_bound() is None
+    model = Model()
+    for _ in range(3):
+        x, y = arrays(5000)
+        np.testing.assert_array_equal(model.fast(x, y), x * np.float32(2) + y)
+    assert model.slow_calls <= 2
+
+
+@pytest.mark.parametrize("rule", [lambda n: n + 1, lambda n: 2 * n, lambda _: 1 << 30])
+@pytest.mark.usefixtures("unprobed")
+def test_another_count_of_references_is_noticed(monkeypatch, rule):
+    """Counts that are biased, scaled or immortal: blocks would never be free, or always."""
+    found = objects.references
+    monkeypatch.setattr(objects, "references", lambda at: rule(found(at)))
+    assert "counts references in another way" in objects.why_not_bound()
+
+
+@pytest.mark.parametrize(
+    ("patched", "value", "reason"),
+    [
+        ("sys.implementation", SimpleNamespace(name="pypy"), "is not CPython"),
+        ("sysconfig.get_config_var", lambda _: 1, "free-threaded build"),
+        ("ctypes.sizeof", lambda _: 4, "no 64-bit pointers"),
+        (f"{objects.__name__}._has_table", lambda: False, "no table of C functions"),
+        (f"{objects.__name__}._is_as_expected", lambda _: False, "another memory layout"),
+    ],
+)
+@pytest.mark.usefixtures("unprobed")
+def test_a_call_path_that_is_slow_is_told(monkeypatch, patched, value, reason):
+    monkeypatch.setattr(patched, value)
+    assert reason in objects.why_not_bound()
+    assert reason in CpuBackend().call_path()
+    with pytest.warns(UserWarning, match=f"bound in Python.*{reason}"):
+        model = Model()
+    Model()  # the warning is given once: another would be an error
+    assert model.fast == model.slow
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 1000, 5000, 300_000, 1_000_000])
@@ -252,7 +312,9 @@ def test_references_balance():
     work(10_000)
     gc.collect()
     after = [sys.getrefcount(o) for o in watched]
-    assert [a - b for a, b in zip(after, before) if b < 1 << 30] == [0] * len(watched)
+    mortal = [a - b for a, b in zip(after, before) if b < 1 << 30]  # CPython 3.14 has others
+    assert len(mortal) >= 7
+    assert mortal == [0] * len(mortal)
     assert sys.getallocatedblocks() - blocks < 200
 
 
@@ -338,6 +400,7 @@ def test_measured_outputs():
 def test_without_the_probe_slow_serves(monkeypatch):
     model = Model()
     monkeypatch.setattr("rlx.backends.cpu.runtime.call.can_bind", lambda: False)
+    monkeypatch.setattr("rlx.backends.cpu.runtime.call.warn_slow_calls", lambda: None)
     monkeypatch.setattr("rlx.backends.cpu.runtime.buffer_pool.can_bind", lambda: False)
     other = Model()
     assert other.entry.callable(other.slow) == other.slow
@@ -416,11 +479,7 @@ def test_entries_come_and_go():
     gc.collect()
     gc.disable()
     try:
-        for turn in range(300):
-            use_once(binding, x, y)
-            if turn == 100:
-                before = resident()
-        assert resident() - before < 512 << 10
+        assert growth(lambda _: use_once(binding, x, y), cycles=300, after=100) < 512 << 10
     finally:
         gc.enable()
 
@@ -439,11 +498,6 @@ def use_once(binding, x, y):
 
 def plain(entry, *args):
     return entry.invoke(args, [None])[0]
-
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 def test_running_needs_no_compiler(tmp_path):

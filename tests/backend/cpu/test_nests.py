@@ -64,6 +64,10 @@ NESTS: dict[str, tuple[Build, Callable[[int], tuple[list[int], ...]]]] = {
     "row": (lambda x: ops.softmax(x, axis=-1), lambda n: ([3, n],)),
     "column": (lambda x: ops.softmax(x, axis=0), lambda n: ([3, n],)),
     "tall": (lambda x: ops.softmax(x, axis=0), lambda n: ([n, 3],)),
+    "pairs": (
+        lambda x, c, s: ops.rope(x, c, s, interleaved=True),
+        lambda n: ([3, 2 * n + 2], [3, n + 1], [3, n + 1]),
+    ),
     "norm": (lambda x, g: ops.rms_norm(x, g), lambda n: ([2, n], [n])),
     "sum of rows": (lambda x: ops.sum(x, axes=1), lambda n: ([4, n],)),
     "sum of columns": (lambda x: ops.sum(x, axes=0), lambda n: ([4, n],)),

@@ -83,11 +83,11 @@ def turned(dims: tuple[Any, ...]) -> Layout:
 
 
 def both(
-    dims: tuple[int, ...], sizes: tuple[int, ...], dtype: str = "f32",
+    dims: tuple[int, ...], sizes: tuple[int, ...] | None, dtype: str = "f32",
     names: tuple[int, ...] = (), **attrs: Any,
 ) -> list[Trial]:  # fmt: skip
     """By rows and by channels; some dims have names."""
-    shape = tuple(Dim(f"d{i}", 1) if i in names else d for i, d in enumerate(dims))
+    shape = tuple(Dim(f"d{i}", 0) if i in names else d for i, d in enumerate(dims))
     made = node(shape, dtype, sizes=sizes, **attrs)
     named = {f"d{i}": dims[i] for i in names}
     x = values(dims, dtype, has_corners=dtype[0] == "f" and attrs["mode"] != "cubic")
@@ -122,6 +122,33 @@ def large(is_quick: bool = False) -> list[Trial]:
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_rows_and_channels_past_a_unit() -> None:
     check(large(), host())
+
+
+CORNERS = {"mode": "nearest", "coordinate_mode": "asymmetric", "nearest_mode": "floor"}
+CENTRES = {"mode": "nearest", "coordinate_mode": "half_pixel"}
+
+
+def named_images() -> list[Trial]:
+    """Images whose height and width have names."""
+    image, rest = (2, 3), (0, 1, 2, 3)
+    return [
+        *both((1, 24, 6, 10), None, scales=(8.0, 8.0), names=image, **CORNERS),
+        *both((2, 96, 12, 20), None, scales=(2.0, 2.0), names=rest, **CORNERS),
+        *both((1, 3, 5, 37), None, scales=(3.0, 5.0), names=image, **CENTRES),
+        *both((1, 2, 3, 700), None, scales=(1.0, 2.0), names=(3,), **CORNERS),
+        *both((1, 2, 3, 700), None, "u8", scales=(2.0, 7.0), names=image, **CENTRES),
+        *both((1, 70, 9, 4), (18, 11), "f16", names=(1,), **CORNERS),
+        *both((1, 17, 9, 4), None, "f64", scales=(1.5, 4.0), names=(3,), **CORNERS),
+        *both((1, 17, 9, 4), None, "bf16", scales=(4.0, 0.5), names=(2,), **CORNERS),
+        *both((3, 20, 50), None, "i64", scales=(64.0,), names=(2,), **CORNERS),
+        *both((1, 3, 4, 5, 6), None, scales=(2.0, 3.0, 2.0), names=(2, 3, 4), **CENTRES),
+        *both((1, 5, 0, 6), None, scales=(2.0, 3.0), names=image, **CENTRES),
+    ]
+
+
+@pytest.mark.parametrize("isa", [host(), AVX2, SSE2], ids=lambda i: i.name)
+def test_axes_of_named_sizes_are_repeated(isa: Isa) -> None:
+    check(named_images(), isa)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -181,6 +208,29 @@ def test_what_follows_is_a_loop_of_the_same_step() -> None:
     given = [values((2, 16, *n), "f32", has_corners=False) for n in ((5, 6), (10, 12))]
     want: Any = rlx.compile(g, "reference")(*given)
     assert_close(np.asarray(exe(*given)), want)
+
+
+def test_named_sizes_are_fused_as_static_ones_are() -> None:
+    """One program for all sizes: the resize is read within the loop behind it."""
+    h, w = Dim("h", 1), Dim("w", 1)
+    g = Graph("named")
+    x, other = (g.input(n, Shape((1, 16, h * f, w * f), "f32")) for n, f in (("x", 1), ("y", 2)))
+    g.set_outputs([ops.relu(ops.add(ops.resize(x, scales=(2.0, 2.0), **CORNERS), other))])
+    exe: Any = rlx.compile(g, "cpu", cache=False)
+    (told,) = (facts.tasks for facts in CpuBackend().description(exe.lir).values())
+    assert ["loop nest" in t for t in told] == [True]
+    for size in ((5, 6), (1, 40), (33, 2)):
+        given = [values((1, 16, *(f * n for n in size)), "f32", False) for f in (1, 2)]
+        want = np.maximum(given[0].repeat(2, 2).repeat(2, 3) + given[1], 0)
+        np.testing.assert_array_equal(np.asarray(exe(*given)), want)
+
+
+def test_factors_that_no_kernel_unrolls_are_copies() -> None:
+    g, n = Graph("wide"), Dim("n", 0)
+    g.set_outputs([ops.resize(g.input("x", Shape((2, n), "f32")), scales=(100.0,), **CORNERS)])
+    x = values((2, 7), "f32", has_corners=True)
+    made = np.asarray(rlx.compile(g, "cpu", cache=False)(x))
+    np.testing.assert_array_equal(made, x.repeat(100, 1))
 
 
 def test_complex_images_are_resized_as_well() -> None:

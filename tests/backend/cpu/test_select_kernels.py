@@ -87,7 +87,7 @@ def test_a_description_reports_the_refused_forms() -> None:
     x, w = g.input("x", Shape([64, 64])), g.param("w", Shape([64, 64]))
     g.set_outputs([ops.matmul(x, w)])
     lir = rlx.compile(g, "cpu").lir
-    (facts,) = describe(CpuBackend().program(lir)).values()
+    (facts,) = describe(CpuBackend().program(lir), 2).values()
     found = [(d.what, d.verdict) for d in facts.decisions if d.kind == "kernel"]
     assert found == [("run_as_loop_nest", False), ("run_as_gemm", True)]
-    assert facts.strategy == "gemm"
+    assert facts.strategy == "GEMM"

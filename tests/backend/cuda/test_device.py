@@ -35,6 +35,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from tests.backend.cuda.fake import FakeCuda, Launched
 from tests.backend.gpu import kernels
+from tests.patience import eventually
 
 F32, BF16, I32, I64 = DType.F32, DType.BF16, DType.I32, DType.I64
 n = Dim("n")
@@ -678,9 +679,7 @@ def test_programs_are_assembled_while_others_are_written() -> None:
 
     def written() -> Iterator[Program]:
         yield kernels.scaled(32)
-        last = time.monotonic() + 30
-        while "cuLinkComplete" not in fake.calls and time.monotonic() < last:
-            time.sleep(0.001)
+        eventually(lambda: "cuLinkComplete" in fake.calls, "the first, assembled")
         begun.append("cuLinkComplete" in fake.calls)
         yield kernels.scaled(64)
 

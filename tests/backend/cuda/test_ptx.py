@@ -38,6 +38,7 @@ from rlx.kernel.lower.loop import loop_kernel
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import CASES, Case, block, of, transposed
 from tests.backend.gpu.test_programs import PROGRAMS
+from tests.patience import PATIENCE_S
 
 PTXAS = shutil.which("ptxas")
 needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="ptxas, of the CUDA toolkit, is not there")
@@ -245,7 +246,7 @@ def assembled(text: str, arch: str, folder: Path) -> str:
     source = folder / "kernel.ptx"
     source.write_text(text)
     command = [str(PTXAS), f"-arch={arch}", "-o", str(folder / "kernel.cubin"), str(source)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return made.stderr + made.stdout if made.returncode else ""
 
 
@@ -254,7 +255,7 @@ def assembler_log(text: str, arch: str, folder: Path) -> str:
     source = folder / "kernel.ptx"
     source.write_text(text)
     command = [str(PTXAS), "-v", f"-arch={arch}", "-o", str(folder / "kernel.cubin"), str(source)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return made.stderr + made.stdout
 
 

@@ -18,11 +18,12 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rlx.backends.base import find_backend
 from rlx.backends.cuda.errors import LostDeviceError
 from rlx.backends.gpu.backend import GpuBackend
+from rlx.backends.registry import find_backend
 from rlx.core.errors import UnsupportedError
-from rlx.fuzz.generate import grow
+from rlx.fuzz.generate import Grown, grow
+from rlx.fuzz.states import grow_states, judge_calls, opened
 from rlx.fuzz.workers import Lost, each
 from rlx.ops import op as table
 from tests.backend.gpu import laws
@@ -41,13 +42,15 @@ PROGRESS_S = 30.0
 LINE = 500
 """Characters of a finding."""
 GRAPH = "graph"
+STATES = "states"
 MAX_ELEMENTS = 1 << 22
 """Of all operands on a device, which the reference has to read too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A drawn application of an op, or the random graph of a seed, on a machine or device."""
+    """A drawn application of an op, or the random graph of a seed, perhaps with states, on a
+    machine or device."""
 
     target: str
     name: str
@@ -71,6 +74,8 @@ def found_wrong(job: Job) -> list[str]:
     """What the target computes wrongly, in a line each. On a device the third call replays what
     the second has recorded; a simulation is slow enough with one."""
     is_simulated = job.target in SIMULATED
+    if job.name == STATES:
+        return _wrong_calls(job)
     if job.name == GRAPH:
         grown, about = grow(job.number, job.steps), ""
         graph, values = grown.graph, grown.values
@@ -83,6 +88,15 @@ def found_wrong(job: Job) -> list[str]:
         values = laws.flushed(values)
     got = outputs(graph, values, backend_of(job.target), 1 if is_simulated else 3)
     return [line + about for line in differences(graph, values, got)]
+
+
+def _wrong_calls(job: Job) -> list[str]:
+    """The same of calls of a session."""
+    grown = grow_states(job.number)
+    if job.target.startswith("wgpu"):
+        grown = Grown(grown.graph, laws.flushed(grown.values))
+    found = judge_calls(job.target, grown, opened(backend_of(job.target), grown))
+    return [f"{m.output}: {m.message}" for m in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +170,11 @@ def main(argv: Sequence[str] | None = None, target: str = "") -> int:
         help="of N applications of each op, one of each dtype, instead of --draws",
     )
     add("--graphs", type=int, default=20, help="random graphs (20)")
+    add("--states", type=int, default=10, help="random graphs with states (10)")
     add("--first", type=int, default=0, help="number of the first of both (0); 2, 5, … are large")
     add("--steps", type=int, default=12, help="ops of a random graph (12)")
     add("--only", default="", help="ops whose names this expression finds (all)")
-    add("--seconds", type=float, default=float("inf"), help="for laws, and again for graphs")
+    add("--seconds", type=float, default=float("inf"), help="for laws, and for each kind of graph")
     add("--jobs", type=int, default=1 if target else 2, help="processes")
     if target:
         parser.set_defaults(target=target)
@@ -169,11 +184,14 @@ def main(argv: Sequence[str] | None = None, target: str = "") -> int:
     if missing := backend_of(args.target).missing():
         print(missing.reason, file=sys.stderr)
         return 2
-    graphs = [
-        Job(args.target, GRAPH, n, args.steps) for n in range(args.first, args.first + args.graphs)
-    ]
     bad = report("laws", list(_laws(args)), args.jobs, args.seconds)
-    bad += report("graphs", graphs, args.jobs, args.seconds) if graphs else 0
+    for what, name, count in (
+        ("graphs", GRAPH, args.graphs),
+        ("graphs with states", STATES, args.states),
+    ):
+        numbers = range(args.first, args.first + count)
+        graphs = [Job(args.target, name, n, args.steps) for n in numbers]
+        bad += report(what, graphs, args.jobs, args.seconds) if graphs else 0
     return int(bad > 0)
 
 

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.arrays import dlpack
 from rlx.backends.gpu.arrays.device_array import (
     DeviceArray,
     device_array,
     is_on_device,
 )
-from rlx.backends.gpu.arrays.dlpack import (
+from rlx.backends.gpu.arrays.exchange import Exchange
+from rlx.backends.gpu.simulated import SimulatedDevice
+from rlx.core import dlpack
+from rlx.core.dlpack import (
     CPU,
     CUDA,
     DTYPES,
@@ -30,8 +32,6 @@ from rlx.backends.gpu.arrays.dlpack import (
     consume,
     produce,
 )
-from rlx.backends.gpu.arrays.exchange import Exchange
-from rlx.backends.gpu.simulated import SimulatedDevice
 
 Array = np.ndarray[Any, Any]
 SEEN_BY_NUMPY = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]

@@ -12,6 +12,7 @@ from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.runtime.program import GpuProgram
 from rlx.core.dim import Dim
 from rlx.pipeline import CompilePipeline
+from rlx.runtime.loaded_program import LoadedProgram
 from tests.backend.gpu.simulated_backend import SimulatedBackend, program_of
 from tests.backend.gpu.test_runtime import mlp, normal
 
@@ -87,7 +88,7 @@ def test_what_does_not_fit_is_named() -> None:
 
 def executable(graph: rlx.Graph, **params: Any) -> rlx.Executable:
     result = CompilePipeline(BACKEND.target()).compile(graph)
-    return rlx.Executable(result, BACKEND.compile(result.lir), params, backend=BACKEND)
+    return rlx.Executable(LoadedProgram(result, BACKEND.compile(result.lir), BACKEND, params))
 
 
 def test_arrays_of_the_device_beside_those_of_the_host() -> None:

@@ -125,6 +125,19 @@ def test_one_program_runs_all_sizes_of_a_named_dim() -> None:
         assert differences(graph, {**params, "x": x}, got) == []
 
 
+def test_one_program_resizes_images_of_all_sizes() -> None:
+    h, w = Dim("h", 1), Dim("w", 1)
+    g = Graph("named")
+    x, y = (g.input(n, Shape((1, 2, h * k, w * k), "f32")) for n, k in (("x", 1), ("y", 2)))
+    g.set_outputs([ops.relu(ops.add(ops.resize(x, scales=(2.0, 2.0)), y))])
+    program = program_of(g, BACKEND)
+    for size in ((1, 1), (3, 5), (9, 2)):
+        given = [normal(1, 2, *(k * n for n in size)) for k in (1, 2)]
+        (made,) = program.run(program.prepare({}, None), given, [None])
+        want = np.maximum(given[0].repeat(2, 2).repeat(2, 3) + given[1], 0)
+        np.testing.assert_array_equal(made, want)
+
+
 def test_weights_are_changed_between_calls() -> None:
     values = {"x": normal(5, 8), "w": normal(8, 6), "b": normal(6)}
     program = program_of(mlp(5), BACKEND)

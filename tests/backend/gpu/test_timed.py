@@ -24,6 +24,7 @@ from rlx.explain.trace import trace
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.executable import Executable
+from rlx.runtime.loaded_program import LoadedProgram
 from tests.backend.gpu.simulated_backend import SimulatedBackend
 
 RNG = np.random.default_rng(0)
@@ -43,13 +44,13 @@ def model() -> Graph:
 def executable(backend: SimulatedBackend) -> Executable:
     graph = model()
     result = CompilePipeline(backend.target()).compile(graph)
-    return Executable(result, backend.compile(result.lir), {}, backend=backend, source=graph)
+    return Executable(LoadedProgram(result, backend.compile(result.lir), backend, {}), source=graph)
 
 
 def test_times_and_rates_of_every_step() -> None:
     exe = executable(SimulatedBackend())
     x = RNG.standard_normal((5, 8)).astype(np.float32)
-    program, weights = exe.timed()
+    program, weights = exe.loaded.timed()
     assert isinstance(program, TimedProgram)
     run = program.run_timed(weights, [x])
     np.testing.assert_array_equal(run.outputs[0], exe(x))
@@ -59,14 +60,14 @@ def test_times_and_rates_of_every_step() -> None:
     assert [a for a, _ in ends] == sorted(a for a, _ in ends)
     assert run.start_ns <= ends[0][0]
     assert ends[-1][1] <= run.stop_ns
-    events = trace(exe, [x], calls=1).events
+    events = trace(exe.loaded, [x], calls=1).events
     written = [e.name for e in events if e.category == "codegen"]
     assert [w.split(" ")[0] for w in written] == ["write"] * (len(written) - 1) + ["assemble"]
     kernels = [e for e in events if e.category == "kernel"]
     assert {dict(e.args)["step"] for e in kernels} == set(range(len(program.steps)))
     assert all({"GB/s", "GFLOP/s", "of the roofline"} <= dict(e.args).keys() for e in kernels)
     strategies = {k.strategy for k in exe.explain().kernels}
-    assert {"gemm", "loop nest", "dedicated kernel"} <= strategies
+    assert {"GEMM", "loop nest", "dedicated kernel"} <= strategies
 
 
 def test_measured_prices_are_those_of_the_device(tmp_path: object) -> None:
@@ -107,5 +108,5 @@ def test_verbs_on_a_device(
         said[verb] = capsys.readouterr().out
     assert "device" in said["bench"]
     assert "1 calls" in said["trace"]
-    assert "measured kernels" in said["explain"]
+    assert "kernels by measured time" in said["explain"]
     assert "GB/s" in Path(traced).read_text()

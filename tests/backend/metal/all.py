@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from rlx.core.errors import UnsupportedError
 from rlx.fuzz.generate import grow
+from rlx.fuzz.states import grow_states, judge_calls, opened
 from rlx.fuzz.workers import Lost, each
 from rlx.ops import op as table
 from tests.backend.gpu import laws
@@ -33,6 +34,7 @@ OPS = [o.name for o in table.table().values() if not o.why_no_cases]
 DEVICES = {"apple": FakeMetal(), "mac2": FakeMetal(families=(2002,), device_name="AMD Radeon")}
 """With simdgroups of 32 threads and matrices; with neither."""
 GRAPH = "graph"
+STATES = "states"
 CALLS = 3
 LINE = 600
 """Characters of a finding."""
@@ -41,7 +43,7 @@ NO_DOUBLE = "the Metal shading language has no double"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A drawn application of an op, or the random graph of a seed."""
+    """A drawn application of an op, or the random graph of a seed, perhaps with states."""
 
     device: str
     name: str
@@ -63,7 +65,11 @@ def backend(device: str) -> EmulatedBackend:
     return EmulatedBackend(DEVICES[device])
 
 
-def judged(job: Job) -> Verdict:
+def found_wrong(job: Job) -> list[str]:
+    if job.name == STATES:
+        states = grow_states(job.number)
+        found = judge_calls("metal", states, opened(backend(job.device), states))
+        return [f"{m.output}: {m.message}" for m in found]
     if job.name == GRAPH:
         grown, about = grow(job.number, job.steps), ""
         graph, values = grown.graph, grown.values
@@ -72,18 +78,22 @@ def judged(job: Job) -> Verdict:
         op = table.lookup(job.name)
         (made,) = laws.drawn(op, job.number, 1, has_weights=has_weights)
         graph, values, about = made.graph, made.values, f" in {made.case}"
+    got = outputs(graph, values, backend(job.device), CALLS)
+    return [line + about for line in differences(graph, values, got)]
+
+
+def judged(job: Job) -> Verdict:
     try:
-        got = outputs(graph, values, backend(job.device), CALLS)
+        return Verdict(found=tuple(found_wrong(job)))
     except UnsupportedError as error:
         if NO_DOUBLE in str(error):
             return Verdict(is_refused=True)
-        return Verdict(found=(f"refused: {error}{about}",))
+        return Verdict(found=(f"refused: {error}",))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return Verdict(
             found=(f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})",)
         )
-    return Verdict(found=tuple(line + about for line in differences(graph, values, got)))
 
 
 @dataclass
@@ -144,10 +154,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--draws", type=int, default=3, help="applications of each op: one of each dtype (3)")
     add("--graphs", type=int, default=50, help="random graphs (50)")
+    add("--states", type=int, default=10, help="random graphs with states (10)")
     add("--first", type=int, default=0, help="seed of the first graph (0)")
     add("--only", default="", help="ops whose names this expression finds (all)")
     add("--device", default="apple", choices=DEVICES)
-    add("--seconds", type=float, default=float("inf"), help="for laws, and again for graphs")
+    add("--seconds", type=float, default=float("inf"), help="for laws, and for each kind of graph")
     add("--jobs", type=int, default=2, help="processes")
     args = parser.parse_args(argv)
     if host.clang() is None:
@@ -155,8 +166,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     found = _laws(args.device, args.only, args.draws)
     bad = report("laws", found, args.jobs, args.seconds)
-    graphs = [Job(args.device, GRAPH, args.first + n) for n in range(args.graphs)]
-    bad += report("graphs", graphs, args.jobs, args.seconds) if graphs else 0
+    for what, name, count in (
+        ("graphs", GRAPH, args.graphs),
+        ("graphs with states", STATES, args.states),
+    ):
+        graphs = [Job(args.device, name, args.first + n) for n in range(count)]
+        bad += report(what, graphs, args.jobs, args.seconds) if graphs else 0
     return int(bad > 0)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.base import find_backend
 from rlx.backends.gpu.device import Devices
+from rlx.backends.registry import find_backend
 from rlx.backends.rocm import backend as module
 from rlx.backends.rocm.backend import RocmBackend
 from rlx.core.dtype import DType

@@ -19,6 +19,7 @@ from rlx.backends.rocm.metadata import entry_of, facts, unpacked
 from rlx.core.dtype import DType
 from tests.backend.gpu.test_programs import PROGRAMS
 from tests.backend.rocm.test_amdgcn import called, of_case
+from tests.patience import PATIENCE_S
 
 GFX90A, GFX942, GFX1100, GFX1201 = ARCHITECTURES.values()
 LLD = shutil.which("ld.lld")
@@ -135,7 +136,7 @@ def test_loaded_bytes_are_those_of_the_linker(name: str, tmp_path: Path) -> None
     given, linked = tmp_path / "kernel.o", tmp_path / "kernel.so"
     given.write_bytes(relocatable(*MADE[name]))
     command = [str(LLD), "-shared", str(given), "-o", str(linked)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert made.returncode == 0, made.stderr
     ours, theirs = code_object(given.read_bytes()), linked.read_bytes()
     assert ours[:32] == theirs[:32]

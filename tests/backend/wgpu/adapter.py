@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.wgpu.wgsl.module import Grid, Module, dispatch
+from rlx.backends.wgpu.wgsl.module import ENTRY, Grid, Module, dispatch
 from tests.backend.wgpu.drivers import ICD, file_of, why_not
 from tests.backend.wgpu.serve import Work
+from tests.patience import PATIENCE_S
 
 Array = np.ndarray[Any, Any]
 GAP = 256
@@ -49,7 +50,7 @@ class Dispatch:
         firsts = [start // b.itemsize for start, b in zip(starts, self.buffers)]
         params = self.module.params(firsts, self.scalars, self.grid)
         text, groups = self.module.source(self._bindings), dispatch(self.grid)
-        return (text, self.module.name, [bytes(raw) for raw in raws], params, groups), starts
+        return (text, ENTRY, [bytes(raw) for raw in raws], params, groups), starts
 
     def read(self, raws: list[bytes], starts: list[int]) -> tuple[Array, ...]:
         """The buffers, out of the bytes of the bindings."""
@@ -92,4 +93,4 @@ class Adapter:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(10)
+        self._process.wait(PATIENCE_S)

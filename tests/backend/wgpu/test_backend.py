@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.base import Missing, find_backend
+from rlx.backends.base import Missing
 from rlx.backends.gpu.arrays.device_array import DeviceArray
-from rlx.backends.gpu.device import Devices
+from rlx.backends.gpu.device import Code, Devices
+from rlx.backends.registry import find_backend
 from rlx.backends.wgpu import adapters
 from rlx.backends.wgpu import backend as module
 from rlx.backends.wgpu.backend import WgpuBackend
@@ -24,9 +26,11 @@ from rlx.backends.wgpu.machine import Architecture, named_architecture
 from rlx.backends.wgpu.wgsl.module import Module
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.cost.target import Target
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
 from tests.backend.wgpu.devices import required
+from tests.patience import PATIENCE_S
 
 Array = np.ndarray[Any, Any]
 WIDTH = 24
@@ -121,6 +125,17 @@ def test_code_for_browsers_is_printed_without_a_device() -> None:
     assert all("@compute @workgroup_size(" in t for t in texts)
     with pytest.raises(rlx.Error, match="'wgpu:web' is an architecture: "):
         backend.load(artefact)
+
+
+def test_drivers_in_software_have_prices_of_their_own() -> None:
+    """A launch is a synchronisation of host threads, memory and arithmetic are the host's."""
+    gpu, software = (
+        WgpuBackend(f"wgsl{kind}-256x16384-8b").target().machine for kind in ("", "-software")
+    )
+    assert gpu == Target.of("wgpu").machine
+    assert software.gate.dispatch_ns > gpu.gate.dispatch_ns
+    assert software.gate.memory_gb_s < gpu.gate.memory_gb_s
+    assert software.gflops(DType.F32) < gpu.gflops(DType.F32)
 
 
 def test_there_is_no_f64() -> None:
@@ -233,7 +248,9 @@ def test_a_saved_program_runs_without_a_compiler(tmp_path: Path) -> None:
     saved, given, made = (tmp_path / n for n in ("small.rlx", "x.npy", "y.npz"))
     exe.save(saved)
     np.save(given, x)
-    subprocess.run([sys.executable, "-c", LOADED, saved, given, made], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", LOADED, saved, given, made], check=True, timeout=PATIENCE_S
+    )
     with np.load(made) as found:
         check([found[k] for k in found], x, params)
 
@@ -244,8 +261,8 @@ def test_codes_are_cached_on_disk(tmp_path: Path) -> None:
     given = {"target": "wgpu", "params": params, "cache": tmp_path, "tune": "off"}
     first = rlx.compile(graph(), **given)
     second = rlx.compile(graph(), **given)
-    assert first.codegen_spans
-    assert not second.codegen_spans, "nothing was printed"
+    assert first.loaded.program.codegen_spans
+    assert not second.loaded.program.codegen_spans, "nothing was printed"
     check(second(x), x, params)
 
 
@@ -257,3 +274,29 @@ def test_the_device_times_steps() -> None:
     assert found.kernels
     assert all(k.median_ns >= 0 for k in found.kernels)
     assert found.call_ns > 0
+
+
+def test_kernels_are_compiled_when_a_program_is_loaded() -> None:
+    """One pipeline for those that differ in their names alone."""
+    required()
+    made, sides = Graph("twice"), Shape((WIDTH, WIDTH))
+    x, y = made.input("x", sides), made.input("y", sides)
+    made.set_outputs([ops.exp(x), ops.matmul(ops.exp(ops.neg(x)), y)])
+    backend = find_backend("wgpu")
+    assert isinstance(backend, WgpuBackend)
+    artefact = backend.build(backend.program(CompilePipeline(backend.target()).compile(made).lir))
+    others = tuple(_renamed(c) for c in artefact.codes)
+    device = backend.device()
+    kernels = [device.load(c) for c in (*artefact.codes, *others)]
+    assert not any(k.handle.pipelines for k in kernels)
+    device.ready(kernels)
+    shaders = [k.handle for k in kernels]
+    found = [s.pipelines[s.module.separate] for s in shaders]
+    assert found[: len(others)] == found[len(others) :]
+    program = backend.load(artefact)
+    assert all(k.handle.pipelines for k in program._loaded.kernels)
+
+
+def _renamed(code: Code) -> Code:
+    module = replace(Module.of_bytes(code.binary), name="another")
+    return replace(code, name="another", binary=module.to_bytes())

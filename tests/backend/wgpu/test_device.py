@@ -15,6 +15,7 @@ from rlx.backends.wgpu.errors import LostDeviceError, WgpuError
 from rlx.backends.wgpu.launch import Limits, _merged, _Reach
 from rlx.backends.wgpu.memory import SHIFT, rounded
 from rlx.backends.wgpu.params import RING_SLOTS, SLAB_SLOTS
+from rlx.backends.wgpu.pipelines import Text
 from rlx.core.errors import Error, OutOfMemoryError
 from tests.backend.wgpu.devices import opened
 
@@ -162,7 +163,7 @@ def test_buffers_share_bindings_where_an_adapter_has_few() -> None:
 
 def test_text_that_is_no_wgsl_is_an_error(device: WgpuDevice) -> None:
     with pytest.raises(WgpuError, match=r"compiling kernel main: wgpu answered: .*expected"):
-        device.pipelines.pipeline("fn main( {", "main", 1, 16)
+        device.pipelines.pipeline(Text("fn main( {", "main", 1, 16))
     queue, block = device.queue(), device.allocate(16)
     queue.fill(block.address, 16, 5)
     assert bytes_of(queue, block.address, 16).tolist() == [5] * 16, "the device goes on"

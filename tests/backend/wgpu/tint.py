@@ -25,6 +25,7 @@ from rlx.ir.mir import Graph
 from rlx.ops import op as table
 from rlx.pipeline import CompilePipeline
 from tests.backend.gpu import laws
+from tests.patience import PATIENCE_S
 
 WEB = WgpuBackend(variant="web", tune="off")
 
@@ -55,7 +56,7 @@ def reason_to_skip() -> str:
     return "" if shutil.which("chromium") else "chromium is not installed"
 
 
-def errors(texts: Sequence[str], timeout_s: float = 120) -> list[str]:
+def errors(texts: Sequence[str]) -> list[str]:
     """What Tint says against each text; nothing where it takes it."""
     done, found = threading.Event(), list[str]()
 
@@ -91,10 +92,10 @@ def errors(texts: Sequence[str], timeout_s: float = 120) -> list[str]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            assert done.wait(timeout_s), "the page did not answer"
+            assert done.wait(PATIENCE_S), "the page did not answer"
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
             server.shutdown()
             server.server_close()
     return found

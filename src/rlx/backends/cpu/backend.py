@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from rlx.backends.cpu.isa import Isa, isa, why_not
 from rlx.backends.cpu.machine import CpuMachine, machine_of
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.code_cache import cached_blob
+from rlx.backends.cpu.runtime.cpython_layout import SLOW_CALLS, why_not_bound
 from rlx.backends.cpu.runtime.program import CpuProgram
 from rlx.backends.cpu.runtime.support_code import (
     Support,
@@ -22,6 +22,8 @@ from rlx.backends.cpu.runtime.support_code import (
     support_under_way,
 )
 from rlx.backends.cpu.runtime.thread_count import default_threads
+from rlx.backends.cpu.system.current import this_system
+from rlx.backends.cpu.system.trial import why_no_native_code
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.sections import Bytes, Sections
@@ -49,6 +51,7 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "native code for this machine"
     times_kernels: ClassVar[bool] = True
+    updates_host_arrays: ClassVar[bool] = True
 
     variant: str = "host"
     threads: int | None = None
@@ -150,7 +153,7 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     def description(self, lir: LirModule) -> Steps:
         from rlx.backends.cpu.description import describe
 
-        return describe(self.program(lir))
+        return describe(self.program(lir), self.num_threads)
 
     def splits(self, lir: LirModule, sizes: Mapping[str, int]) -> dict[Node, bool]:
         from rlx.backends.cpu.schedule.parallel import splits
@@ -171,6 +174,14 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     def identity(self) -> str:
         return f"{self.name} {isa(self.variant).name}"
 
+    def call_path(self) -> str:
+        why = why_not_bound()
+        return "calls are bound by native code" if why is None else f"{SLOW_CALLS}: {why}"
+
+    @property
+    def asked_threads(self) -> int | None:
+        return self.threads
+
     @property
     def num_threads(self) -> int:
         return self.threads or default_threads()
@@ -178,9 +189,14 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     def missing(self) -> Missing | None:
         if find_spec("llvmlite") is None:
             return Missing("llvmlite is not installed", "pip install 'rlx[cpu]'")
-        if sys.platform != "linux":
-            return Missing(f"native code runs on Linux so far, not {sys.platform}")
-        return None
+        why = self.why_never_here()
+        return None if why is None else Missing(why)
+
+    def why_never_here(self) -> str | None:
+        """An instruction set that is named must be there; any other machine has its own."""
+        if self.variant != "host":
+            return None
+        return why_no_native_code(this_system(), self.cache)
 
 
 @dataclass(frozen=True, slots=True)

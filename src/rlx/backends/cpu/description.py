@@ -10,6 +10,7 @@ from rlx.backends.cpu.program.task import TaskKind
 from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
 from rlx.core.dim import DimLike, evaluate
 from rlx.core.extent import ceiling
+from rlx.core.units import time_text
 from rlx.cost.decision import Decision
 from rlx.cost.machine import Machine
 from rlx.ir.lir import LirModule, Phase
@@ -24,14 +25,14 @@ from rlx.kernel.program.program import (
 )
 
 
-def describe(program: KernelProgram) -> dict[Node, StepFacts]:
-    """Every step of the schedule → how it runs."""
+def describe(program: KernelProgram, threads: int) -> dict[Node, StepFacts]:
+    """Every step of the schedule → how it runs, on so many threads."""
     lir, main = program.lir, program.main
     sizes = lir.plan.representative
-    return {s.node: _facts(s, lir, sizes) for s in (*main.prologue, *main.calls)}
+    return {s.node: _facts(s, lir, sizes, threads) for s in (*main.prologue, *main.calls)}
 
 
-def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepFacts:
+def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int], threads: int) -> StepFacts:
     lowering = step.lowering
     if not isinstance(lowering, KernelSequence):
         name, text = control_text(lowering)
@@ -42,7 +43,7 @@ def _facts(step: ProgramStep, lir: LirModule, sizes: Mapping[str, int]) -> StepF
     packed = tuple(f"packed when parameters are set: {p.task.text(sizes)}" for p in schedule.packed)
     decisions = (*refused_forms(lowering.refused), _taken(step.node, lowering))
     if lir.plan.phases[step.node] is not Phase.PROLOGUE:
-        decisions += (_split(lowering, sizes, lir.target.machine),)
+        decisions += (_split(lowering, sizes, lir.target.machine, threads),)
     return StepFacts(_kind(lowering), (*packed, *tasks), decisions)
 
 
@@ -58,23 +59,29 @@ def _kind(lowering: KernelSequence) -> str:
         return lowering.form.value
     kinds = {t.kind for t in lowering.schedule.tasks}
     if TaskKind.GEMM in kinds:
-        return "gemm" if kinds == {TaskKind.GEMM} else "gemm and loop nest"
+        form = KernelForm.GEMM if kinds == {TaskKind.GEMM} else KernelForm.GEMM_AND_LOOP
+        return form.value
     has_dedicated = TaskKind.DEDICATED in kinds
     return KernelForm.DEDICATED_AND_LOOP.value if has_dedicated else KernelForm.LOOP.value
 
 
-def _split(lowering: KernelSequence, sizes: Mapping[str, int], machine: Machine) -> Decision:
+def _split(
+    lowering: KernelSequence, sizes: Mapping[str, int], machine: Machine, threads: int
+) -> Decision:
     """Is it parallelised? What it takes is known only as a number of grains."""
     counts = [(_at(t.units, sizes), _at(t.grain, sizes)) for t in lowering.schedule.tasks]
     is_split = any(grain < units for units, grain in counts)
     can_be = any(units > 1 for units, _ in counts)
     if is_split:
         parts = max(-(-units // max(1, grain)) for units, grain in counts)
-        reason = f"split into {parts:,} chunks, which workers take one after the other"
+        run = f"in parallel by {threads} threads" if threads > 1 else "by one thread"
+        reason = f"split into {parts:,} tasks run {run}"
     elif can_be:
-        reason = f"less than {machine.split_ns:,} ns of work: a fork-join takes about as long"
+        reason = (
+            f"less than {time_text(machine.split_ns)} of work: a fork-join would cost about as much"
+        )
     else:
-        reason = "one unit of work"
+        reason = "nothing to split: one iteration"
     return Decision("", "split_work", (), is_split, reason, is_reversible=can_be, kind="schedule")
 
 

@@ -50,6 +50,7 @@ def _row(ops: str, code: str, limit: KernelLimit | None = None) -> Registered:
 
 DEDICATED = (
     _row("attention", "codegen.attention.online_softmax:make_attention"),
+    _row("cached_attention", "codegen.attention.online_softmax:make_cached_attention"),
     _row("cumprod cummax cummin cum_log_sum_exp", "codegen.scan.cumulative:make_cumulative"),
     _row("lstm gru rnn", "codegen.scan.recurrent:make_recurrent"),
     _row(
@@ -57,6 +58,7 @@ DEDICATED = (
         "codegen.scan.state_space:make_state_space",
     ),
     _row("gguf_matmul", "codegen.lowp.packed_matmul:make_gguf_matmul"),
+    _row("gguf_int8_matmul", "codegen.lowp.block_dot.product:make_block_dot"),
     _row("dequant_matmul", "codegen.lowp.packed_matmul:make_dequant_matmul"),
     _row("gguf_grouped_matmul", "codegen.lowp.packed_grouped_matmul:make_gguf_grouped_matmul"),
     _row(
@@ -70,7 +72,11 @@ DEDICATED = (
     _row("power_frames", "library.fft.power_spectra:make_power"),
     _row("mean_power", "library.fft.power_spectra:make_mean"),
     _row("mel_frames", "library.fft.power_spectra:make_mel"),
+    _row("append", "library.state_updates:make_append"),
+    _row("assign", "library.state_updates:make_assign"),
     _row("sort", "library.sort.sort:make_sort"),
+    _row("cholesky", "library.linalg.cholesky:make_cholesky"),
+    _row("triangular_solve", "library.linalg.cholesky:make_triangular_solve"),
     _row("max_pool avg_pool lp_pool", "library.pool.pool:make_pool"),
     _row("max_pool_with_indices", "library.pool.max_pool_indices:make_max_pool_with_indices"),
     _row("resize", "library.resize.resize:make_resize", KernelLimit(REAL)),
@@ -93,6 +99,17 @@ PRIMITIVES = (
     _row("arange", "library.compaction:make_arange"),
     _row("as_size", "library.compaction:make_as_size"),
     _row("same_size", "library.compaction:make_same_size"),
+    _row("solve", "library.linalg.lu:make_solve"),
+    _row("slogdet", "library.linalg.lu:make_slogdet"),
+    _row("qr", "library.linalg.householder:make_qr"),
+    _row("eigh", "library.linalg.eigh:make_eigh"),
+    _row("svd", "library.linalg.svd:make_svd"),
+    _row("lu_factor", "library.linalg.lu:make_lu_factor"),
+    _row("ldl_factor", "library.linalg.ldl:make_ldl_factor"),
+    _row("ldl_solve", "library.linalg.ldl:make_ldl_solve"),
+    _row("geqrf", "library.linalg.householder:make_geqrf"),
+    _row("householder_product", "library.linalg.householder:make_householder_product"),
+    _row("eig", "library.linalg.eig:make_eig"),
 )
 """The same for ops without a lowering, which a target has in any case."""
 

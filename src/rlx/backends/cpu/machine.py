@@ -38,6 +38,14 @@ _WITHOUT_FMA = {
 }  # fmt: skip
 """Polynomials whose roundings are those of multiply-adds, without them: for SSE2."""
 
+_UNFUSED = {
+    **INSTRUCTIONS, OpClass.EXPONENTIAL: 34, OpClass.LOGARITHM: 47, OpClass.HYPERBOLIC: 43,
+    OpClass.ERROR_FUNCTION: 51, OpClass.TRIGONOMETRIC: 200, OpClass.REMAINDER: 88,
+    OpClass.ARCTANGENT: 298, OpClass.ERROR_TAIL: 302, OpClass.POWER: 858,
+}  # fmt: skip
+"""Polynomials rounded twice a step, products with exact errors without multiply-adds: counted for
+WebAssembly."""
+
 
 def machine_of(isa: Isa, machine: Machine) -> Machine:
     """`machine` with the vectors of an instruction set."""
@@ -54,4 +62,6 @@ def machine_of(isa: Isa, machine: Machine) -> Machine:
 def _instructions(isa: Isa) -> Mapping[OpClass, int]:
     if isa.has_scaling:
         return INSTRUCTIONS
+    if isa.maths == "unfused":
+        return _UNFUSED
     return _WITHOUT_SCALING if isa.has_fma else _WITHOUT_FMA

@@ -27,8 +27,8 @@ from rlx.backends.cuda.graph import (
 from rlx.backends.cuda.launch import Prepared, prepare
 from rlx.backends.cuda.progress import DefaultProgress, ForeignProgress, Progress, Retirement
 from rlx.backends.cuda.staging import NO_TIMING, Array, Bulk, Pinned, Readback, Slots, bytes_of
-from rlx.backends.gpu.arrays.dlpack import CUDA
 from rlx.backends.gpu.device import Graph, Kernel, Queue, StampedGraph
+from rlx.core.dlpack import CUDA
 from rlx.core.errors import Error
 
 IN_GRAPH = 1

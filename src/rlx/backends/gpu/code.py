@@ -71,4 +71,4 @@ class _Log:
 
 def _clock() -> int:
     """The clock of traces."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()

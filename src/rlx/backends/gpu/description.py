@@ -18,6 +18,7 @@ from rlx.backends.gpu.task import (
     taken_launches,
 )
 from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
+from rlx.core.units import time_text
 from rlx.cost.decision import Decision
 from rlx.ir.mir import Node
 from rlx.kernel.program.lower_step import special_anchor
@@ -129,6 +130,8 @@ def _variant(launch: Launch, found: Found | None) -> Decision:
     why = "; ".join([_times(taken, times), *(f"not {_times(v, times)}" for v in shown)])
     known = times if tried else {v.note: v.predicted_ns for v in launch.variants}
     gain = known[shown[0].note] - known[note]
+    if gain < 0:  # few schedules serve all buckets, each priced at one size of its own
+        why, gain = f"{why}; it serves a bucket of sizes, and is predicted at one of them", 0.0
     what = "choose_schedule"
     return Decision("", what, (), True, why, gain, is_reversible=False, kind="schedule")
 
@@ -141,8 +144,8 @@ def _approximations(launches: Iterable[Launch]) -> Iterator[Decision]:
 
 def _times(variant: Variant, times: Mapping[str, float]) -> str:
     measured = times.get(variant.note)
-    beside = "" if measured is None else f", measured {measured / 1e3:.2f}"
-    return f"{variant.note} (predicted {variant.predicted_ns / 1e3:.2f}{beside} µs)"
+    beside = "" if measured is None else f", measured {time_text(measured)}"
+    return f"{variant.note} (predicted {time_text(variant.predicted_ns)}{beside})"
 
 
 def _taken(node: Node, lowering: KernelSequence, has_special: HasSpecial) -> Decision:
@@ -178,5 +181,5 @@ def _by_size(choice: Choice) -> Decision:
     """That a kernel has several schedules, and what decides between them."""
     buckets = choice.buckets
     edges = (f"{d} at {', '.join(map(str, e))}" for d, e in zip(buckets.sizes, buckets.edges))
-    reason = f"{len(choice.alternatives)} schedules, divided by {' and by '.join(edges)}"
+    reason = f"{len(choice.alternatives)} schedules for buckets of sizes: {'; '.join(edges)}"
     return Decision("", BY_SIZE, (), True, reason, is_reversible=False, kind="kernel")

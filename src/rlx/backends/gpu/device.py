@@ -275,6 +275,10 @@ class Device(ABC):
     def load(self, code: Code) -> Kernel:
         """Code that can be launched."""
 
+    def ready(self, kernels: Sequence[Kernel]) -> None:
+        """Kernels that calls will launch: what would compile them then does so now."""
+        return
+
     @abstractmethod
     def allocate(self, size: int) -> Memory:
         """Bytes that nobody has written, aligned to `ALIGN`; an OutOfMemoryError says how many."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.gpu.arrays.dlpack import METAL, ExchangeError
 from rlx.backends.gpu.device import Array, Graph, Kernel, Queue, StampedGraph
 from rlx.backends.metal.errors import run_error
 from rlx.backends.metal.launch import Dispatch, Pipeline, dispatch
 from rlx.backends.metal.machine import has_address_struct
 from rlx.backends.metal.memory import Binding
+from rlx.core.dlpack import METAL, ExchangeError
 
 if TYPE_CHECKING:
     from rlx.backends.metal.device import MetalDevice

@@ -18,7 +18,7 @@ from rlx.core.shape import Shape
 from rlx.cost.target import Target
 from rlx.ir.interface import Interface
 from rlx.ir.interpret import evaluate_node, infer_binding
-from rlx.ir.lir import LirModule, Phase, Space
+from rlx.ir.lir import LirModule, Phase, Slot, Space
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
@@ -41,6 +41,7 @@ class ReferenceBackend(Backend):
     name: ClassVar[str] = "reference"
     summary: ClassVar[str] = "NumPy, any target's plan"
     runs_any_plan: ClassVar[bool] = True
+    updates_host_arrays: ClassVar[bool] = True
 
     def target(self) -> Target:
         """The documented cpu; NumPy has LAPACK, so that nothing is refused."""
@@ -48,7 +49,7 @@ class ReferenceBackend(Backend):
 
     def configured(self, variant: str, threads: int | None, cache: Any = None) -> ReferenceBackend:
         if variant:
-            raise Error(f"target 'reference' has no variant {variant!r}.")
+            raise Error(f"target 'reference' has no variant {variant!r}. Leave it out.")
         return self
 
     def compile(self, lir: LirModule) -> ReferenceProgram:
@@ -65,7 +66,7 @@ class ReferenceProgram(Program):
         self.prologue = [
             n
             for n in self.graph.order()
-            if self.plan.phases[n] is Phase.PROLOGUE and n.op != "input"
+            if self.plan.phases[n] is Phase.PROLOGUE and not n.is_given
         ]
         self.steady, self.epilogue = (
             [n for n in self.plan.schedule if self.plan.phases[n] is phase]
@@ -156,8 +157,11 @@ class ReferenceProgram(Program):
             capacities = dict(self.capacities)
             arena = _aligned(evaluate(self.plan.arena_formula, {**given, **capacities}))
             place = Place(self, arena, weights.memory, dict(given), capacities)
-            for node, array in zip(self.graph.inputs, arrays):
-                place.write(node, array)
+            for node, array in zip(self.graph.given, arrays):
+                if node.op == "state":
+                    place.states[node] = array.reshape(-1).view(np.uint8)
+                else:
+                    place.write(node, array)
             more = self._outgrown(place, nodes)
             if not more:
                 return place
@@ -222,6 +226,8 @@ class Place:
     ) -> None:
         self.plan, self.sizes, self.capacities = program.plan, sizes, capacities or {}
         self.memory = {Space.ARENA: arena, Space.WEIGHTS: weights}
+        self.states: dict[Node, Array] = {}
+        """The bytes of a session's states, which are written in place."""
 
     def _int(self, dim: DimLike) -> int:
         if not isinstance(dim, Dim):
@@ -236,13 +242,9 @@ class Place:
         shape: Shape = node.shape.bind(self.sizes) if self.sizes else node.shape
         itemsize = shape.dtype.itemsize
         layout = view.layout if view else Layout.contiguous(shape.dims)
-        memory, size = self.memory[slot.space], self._int(slot.size)
         if shape.num_elements == 0:
             return np.empty(shape.static_dims, shape.dtype.numpy)
-        start = self._int(slot.offset)
-        buffer = memory[start : start + size]
-        if buffer.nbytes < size:
-            raise Error(f"{node.label}: its slot ends past the memory")
+        buffer = self._buffer(node, root, slot)
         return np.ndarray(
             shape.static_dims,
             shape.dtype.numpy,
@@ -250,6 +252,17 @@ class Place:
             self._int(layout.offset) * itemsize,
             tuple(self._int(s) * itemsize for s in layout.strides),
         )
+
+    def _buffer(self, node: Node, root: Node, slot: Slot) -> Array:
+        """The bytes of a slot."""
+        if slot.space is Space.STATE:
+            return self.states[root]
+        memory, size = self.memory[slot.space], self._int(slot.size)
+        start = self._int(slot.offset)
+        buffer = memory[start : start + size]
+        if buffer.nbytes < size:
+            raise Error(f"{node.label}: its slot ends past the memory")
+        return buffer
 
     def write(self, node: Node, value: Array) -> None:
         self.read(node)[...] = value

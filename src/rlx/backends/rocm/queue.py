@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.cuda.queue import CudaQueue, ForeignQueue
-from rlx.backends.gpu.arrays.dlpack import ROCM
 from rlx.backends.gpu.device import Graph
 from rlx.backends.rocm.context import HipContext
+from rlx.core.dlpack import ROCM
 
 
 class HipQueue(CudaQueue):

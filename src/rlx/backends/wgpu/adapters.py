@@ -69,10 +69,10 @@ def _enumerated() -> tuple[Adapter, ...]:
 
     gpu: Any = wgpu.gpu
     try:
-        handles = sorted(gpu.enumerate_adapters_sync(), key=_order)
+        handles = sorted(filter(_computes, gpu.enumerate_adapters_sync()), key=_order)
     except RuntimeError as error:
         raise UnsupportedError(f"wgpu cannot be started: {error}. Use target='cpu'.") from None
-    return tuple(_adapter(i, h) for i, h in enumerate(handles) if _computes(h))
+    return tuple(map(_adapter, range(len(handles)), handles))
 
 
 def _order(handle: Any) -> tuple[int, int]:

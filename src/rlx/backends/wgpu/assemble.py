@@ -1,4 +1,4 @@
-"""Programs as WGSL: modules that the device's driver compiles when they are first launched."""
+"""Programs as WGSL: modules that the driver compiles when a program is loaded."""
 
 from __future__ import annotations
 

@@ -16,11 +16,13 @@ from rlx.backends.wgpu.machine import DEFAULT, Architecture, named_architecture
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error
 from rlx.core.tune import Tune
+from rlx.cost.machine import SOFTWARE_GPU
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.runtime.calibration import Effort
     from rlx.backends.gpu.simt.program import Program
     from rlx.backends.wgpu.device import WgpuDevice
+    from rlx.cost.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,13 @@ class WgpuBackend(GpuBackend):
     @property
     def machine(self) -> GpuMachine:
         return self.target_architecture.machine
+
+    @property
+    def _documented(self) -> Target:
+        made = super(WgpuBackend, self)._documented
+        if not self.target_architecture.is_software:
+            return made
+        return replace(made, machine=SOFTWARE_GPU)
 
     @property
     def effort(self) -> Effort:

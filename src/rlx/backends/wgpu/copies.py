@@ -39,7 +39,7 @@ fn put(word: u32, v: u32) {
   if (mask == 0xffffffffu) { TO[word] = v; } else { TO[word] = (TO[word] & ~mask) | (v & mask); }
 }
 @compute @workgroup_size(64)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+fn k_main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let i = (group.y * p.fold + group.x) * 64u + thread;
   let word = (p.to >> 2u) + i;
   if (word * 4u >= p.to + p.size) { return; }

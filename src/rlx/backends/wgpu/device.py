@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,13 @@ class WgpuDevice(Device):
 
     def load(self, code: Code) -> Kernel:
         return Kernel(code, Shader(Module.of_bytes(code.binary)))
+
+    def ready(self, kernels: Sequence[Kernel]) -> None:
+        """Those with a binding for each buffer; which buffers of others share bindings depends on
+        their addresses."""
+        shaders: list[Shader] = [k.handle for k in kernels]
+        most = self.limits.max_count
+        self.pipelines.build([s for s in shaders if len(s.module.buffers) <= most])
 
     # -- memory ----------------------------------------------------------------------------------
 

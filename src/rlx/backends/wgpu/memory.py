@@ -8,7 +8,6 @@ buffer takes a driver's allocation; blocks that are freed are kept for those of 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from rlx.backends.gpu.device import ALIGN, Memory
 from rlx.backends.wgpu.stream import Stream
 from rlx.core.errors import Error, OutOfMemoryError
+from rlx.core.memory_limits import physical_bytes
 
 SHIFT = 40
 """Bits of an address that are the byte."""
@@ -187,4 +187,4 @@ def _host_bytes() -> int:
             found = dict(line.split(":", 1) for line in file)
         return int(found["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return physical_bytes()

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 from rlx.backends.wgpu.copies import Moved
-from rlx.backends.wgpu.launch import Binding, Prepared
+from rlx.backends.wgpu.launch import Binding, Prepared, Shader
 from rlx.backends.wgpu.memory import Buffers
 from rlx.backends.wgpu.params import SLOT, Params, Slots
 from rlx.backends.wgpu.stream import Dispatch, Stream
+from rlx.backends.wgpu.wgsl.module import ENTRY
 
 MAX_GROUPS = 8192
 """Bind groups that are held for launches to come."""
+MAX_THREADS = 8
+"""That compile at a time."""
+
+
+class Text(NamedTuple):
+    """What a pipeline is made of."""
+
+    source: str
+    name: str
+    bindings: int
+    """Of storage buffers."""
+    params_bytes: int
+
+
+def _text(shader: Shader, indices: tuple[int, ...]) -> Text:
+    """With the bindings of its buffers."""
+    module = shader.module
+    count = max(indices, default=-1) + 1
+    return Text(module.source(indices), module.name, count, module.params_bytes)
 
 
 class Pipelines:
@@ -41,30 +63,47 @@ class Pipelines:
         shader, indices = work.shader, work.indices
         found = shader.pipelines.get(indices)
         if found is None:
-            module = shader.module
-            size = len(work.params)
-            found = self.pipeline(module.source(indices), module.name, len(work.bindings), size)
-            shader.pipelines[indices] = found
+            found = shader.pipelines[indices] = self.pipeline(_text(shader, indices))
         return found
 
     def _moving(self, work: Moved) -> Any:
         found = self._moves.get(work.text)
         if found is None:
-            made = self.pipeline(work.text, "main", len(work.bindings), len(work.params))
-            found = self._moves[work.text] = made
+            text = Text(work.text, "copy", len(work.bindings), len(work.params))
+            found = self._moves[work.text] = self.pipeline(text)
         return found
 
-    def pipeline(self, text: str, entry: str, count: int, params_bytes: int) -> Any:
-        """The pipeline of a text with so many storage bindings."""
-        with self._stream.calls(f"compiling kernel {entry}") as device:
-            found = self._made.get(text)
-            if found is None:
-                module = device.create_shader_module(code=text)
-                _, layout = self._layout(count, params_bytes)
-                stage = {"module": module, "entry_point": entry}
-                found = device.create_compute_pipeline(layout=layout, compute=stage)
-                self._made[text] = found
-            return found
+    def build(self, shaders: Sequence[Shader]) -> None:
+        """The pipelines of kernels whose buffers have a binding each, several at a time: a driver
+        compiles in the thread that asks."""
+        wanted = dict[str, tuple[Text, list[Shader]]]()
+        for shader in shaders:
+            if shader.module.separate not in shader.pipelines:
+                text = _text(shader, shader.module.separate)
+                wanted.setdefault(text.source, (text, []))[1].append(shader)
+        if not wanted:
+            return
+        texts = [text for text, _ in wanted.values()]
+        for text in texts:
+            self._layout(text.bindings, text.params_bytes)
+        with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+            for (_, sharing), made in zip(wanted.values(), pool.map(self.pipeline, texts)):
+                for shader in sharing:
+                    shader.pipelines[shader.module.separate] = made
+
+    def pipeline(self, text: Text) -> Any:
+        """The pipeline of a text, compiled beside what other threads do."""
+        found = self._made.get(text.source)
+        if found is None:
+            _, layout = self._layout(text.bindings, text.params_bytes)
+            with self._stream.beside(f"compiling kernel {text.name}") as device:
+                module = device.create_shader_module(code=text.source, label=text.name)
+                stage = {"module": module, "entry_point": ENTRY}
+                found = device.create_compute_pipeline(
+                    layout=layout, compute=stage, label=text.name
+                )
+            self._made[text.source] = found
+        return found
 
     def _layout(self, count: int, params_bytes: int) -> tuple[Any, Any]:
         """Of bind groups and of pipelines: so many storage buffers, then the params."""

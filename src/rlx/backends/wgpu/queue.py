@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.backends.gpu.arrays.dlpack import WEBGPU
 from rlx.backends.gpu.device import Array, ByteSpan, Graph, Kernel, Queue, StampedGraph
 from rlx.backends.wgpu.copies import Moved, copy, fill
 from rlx.backends.wgpu.graph import (
@@ -23,6 +22,7 @@ from rlx.backends.wgpu.launch import Prepared, prepare
 from rlx.backends.wgpu.memory import placed
 from rlx.backends.wgpu.readback import Readback
 from rlx.backends.wgpu.stream import Command, Transfer
+from rlx.core.dlpack import WEBGPU
 from rlx.core.errors import Error
 
 if TYPE_CHECKING:

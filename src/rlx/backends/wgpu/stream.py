@@ -73,20 +73,33 @@ class Stream:
     def calls(self, what: str) -> Generator[Any]:
         """Calls of wgpu by this thread alone, on the device; what fails becomes an error of
         rlx, and what was encoded with it is dropped."""
-        with self._lock:
-            if self.lost:
-                raise LostDeviceError(self.lost)
-            try:
-                yield self.device
-            except Error:
-                raise
-            except Exception as error:
-                raise self.failed(what, error) from None
+        with self._lock, self._guarded(what, self.failed) as device:
+            yield device
+
+    @contextmanager
+    def beside(self, what: str) -> Generator[Any]:
+        """Calls that are in no order with others, by several threads at a time."""
+        with self._guarded(what, self._error) as device:
+            yield device
+
+    @contextmanager
+    def _guarded(self, what: str, failed: Callable[[str, Exception], Error]) -> Generator[Any]:
+        if self.lost:
+            raise LostDeviceError(self.lost)
+        try:
+            yield self.device
+        except Error:
+            raise
+        except Exception as error:
+            raise failed(what, error) from None
 
     def failed(self, what: str, error: Exception) -> Error:
         """The error of a call that failed; a lost device is remembered."""
         self._encoder = self._pass = self._last = None
         self._count = 0
+        return self._error(what, error)
+
+    def _error(self, what: str, error: Exception) -> Error:
         made = error_of(what, error)
         if isinstance(made, LostDeviceError):
             self.lost = self.lost or f"the wgpu device is lost: {made}"

@@ -1,43 +1,31 @@
-// Every decision, to be sifted and sorted.
+// Decisions by effect; those of equal layers are one row, unless each is asked for.
 view("Decisions", (root) => {
-  const state = { text: "", verdict: "", what: "", order: "ns", isUp: false, shown: 300 };
-  const kinds = [...new Set(DATA.decisions.map((d) => d.what))].sort();
-  const change = (name) => (e) => { state[name] = e.target.value; state.shown = 300; show(); };
-  const text = make("input", { type: "search", placeholder: "text", "aria-label": "Decisions with this text", oninput: change("text") });
-  const verdict = make("select", { "aria-label": "Verdict", onchange: change("verdict") }, ...[["", "taken and refused"], ["yes", "taken"], ["no", "refused"]].map(([v, t]) => make("option", { value: v }, t)));
-  const what = make("select", { "aria-label": "Kind", onchange: change("what") }, make("option", { value: "" }, "every kind"), ...kinds.map((k) => make("option", { value: k }, k)));
+  const wanted = { text: "", verdict: "", kind: "-", isEach: false };
+  const kinds = [...new Set(DATA.decisions.map((d) => d.kind))].sort();
+  const found = (d) => `${d.what} ${d.kind} ${d.reason} ${d.where.join(" ")}`.toLowerCase().includes(wanted.text);
+  const fits = () => {
+    const all = DATA.decisions.filter((d) => (!wanted.verdict || (wanted.verdict === "yes") === d.verdict) && (!wanted.kind || (wanted.kind === "-" ? d.kind !== "schedule" : d.kind === wanted.kind)) && (!wanted.text || found(d)));
+    status.textContent = `${count(all.length)} of ${plural(DATA.decisions.length, "decision")}`;
+    return wanted.isEach ? all.map((d) => ({ ...d, all: [d] })) : grouped(all);
+  };
+  const change = (name) => (v) => { wanted[name] = v; held.set(fits()); };
+  const text = make("input", { type: "search", placeholder: "text", "aria-label": "Decisions with this text", oninput: (e) => change("text")(e.target.value.toLowerCase()) });
   const status = make("span", { class: "dim", role: "status" });
-  const body = make("tbody");
-  const columns = [["verdict", "verdict"], ["what", "decision"], ["where", "where"], ["reason", "why"], ["ns", "predicted"], ["measured", "measured"], ["bytes", "bytes"], ["launches", "launches"]];
-  const heads = columns.map(([key, name]) => make("th", { scope: "col", "aria-sort": "none" }, make("button", { type: "button", onclick: () => sort(key) }, name)));
-  const more = make("button", { type: "button", onclick: () => { state.shown += 600; show(); } }, "Show more");
-  root.append(make("div", { class: "filters" }, text, verdict, what, status), make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body), more);
-  root.filterText = (t) => { text.value = t; state.text = t; show(); };
-
-  function sort(key) {
-    state.isUp = state.order === key ? !state.isUp : false;
-    state.order = key;
-    show();
-  }
-  const value = (d) => (state.order === "where" ? d.where.join() : state.order === "measured" ? (d.measured ? d.measured.ns : -Infinity) : d[state.order]);
-  function found() {
-    const wanted = state.text.toLowerCase();
-    const fits = DATA.decisions.filter((d) => (!state.verdict || (state.verdict === "yes") === d.verdict) && (!state.what || d.what === state.what) && (!wanted || d.find.includes(wanted)));
-    const sign = state.isUp ? 1 : -1;
-    return fits.sort((a, b) => { const p = value(a), q = value(b); return p < q ? -sign : p > q ? sign : a.i - b.i; });
-  }
-  function show() {
-    const all = found();
-    status.textContent = `${count(all.length)} of ${count(DATA.decisions.length)}`;
-    more.hidden = all.length <= state.shown;
-    columns.forEach(([key], i) => heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.isUp ? "ascending" : "descending"));
-    body.replaceChildren(...all.slice(0, state.shown).map(line));
-  }
-  function line(d) {
-    const by = d.measured ? `${time(d.measured.ns)} (${time(d.measured.low)} to ${time(d.measured.high)})` : "";
-    return make("tr", {},
-      make("td", { class: d.verdict ? "yes" : "no" }, d.verdict ? "taken" : "refused"), make("td", {}, d.what), make("td", {}, short(d.where)), make("td", {}, d.reason),
-      make("td", { class: "number" }, d.ns ? time(d.ns) : ""), make("td", { class: "number" }, by), make("td", { class: "number" }, d.bytes ? bytes(d.bytes) : ""), make("td", { class: "number" }, d.launches ? count(d.launches) : ""));
-  }
-  show();
+  const each = make("label", { class: "check" }, make("input", { type: "checkbox", onchange: (e) => change("isEach")(e.target.checked) }), "each by itself");
+  root.append(make("div", { class: "head" }, make("h2", {}, "Decisions by effect"), text,
+    choice("Verdict", [["", "taken and refused"], ["yes", "taken"], ["no", "refused"]], "", change("verdict")), choice("Kind", [["-", "all but parallelisation"], ["", "every kind"], ...kinds.map((k) => [k, k === "schedule" ? "parallelisation" : k.replaceAll("_", " ")])], "-", change("kind")), each, status, exportButtons("decisions", { rows: () => held.csv() })));
+  const measured = (d) => (d.measured ? `${time(d.measured.ns)} (${time(d.measured.low)} to ${time(d.measured.high)})` : "");
+  const columns = [
+    ["verdict", "verdict", (d) => (d.verdict ? "taken" : "refused"), (d) => make("span", { class: d.verdict ? "yes" : "no" }, d.verdict ? "taken" : "refused"), false],
+    ["ns", "saves if taken", (d) => Math.abs(d.ns), (d) => (d.ns ? time(d.ns) : ""), true],
+    ...(DATA.decisions.some((d) => d.measured) ? [["measured", "measured", (d) => d.measured?.ns ?? -Infinity, measured, true]] : []),
+    ["bytes", "traffic", (d) => d.bytes, (d) => (d.bytes ? bytes(d.bytes) : ""), true],
+    ["launches", "launches", (d) => d.launches, (d) => (d.launches ? count(d.launches) : ""), true],
+    ["count", "count", (d) => d.all.length, (d) => (d.all.length > 1 ? `×${d.all.length}` : ""), true],
+    ["what", "decision", (d) => d.what, (d) => d.what, false],
+    ["where", "where", (d) => mergedPlaces(d.all), (d) => mergedPlaces(d.all), false],
+    ["reason", "why", (d) => d.reason, (d) => d.reason, false],
+  ];
+  const held = sortedTable(root, "Decisions", columns, fits(), "ns");
+  root.filterText = (t) => { root.querySelector("select[aria-label=Kind]").value = wanted.kind = ""; text.value = t; change("text")(t.toLowerCase()); };
 });

@@ -1,7 +1,9 @@
 """Ranges of named dims, derived from the errors of importing a model for all sizes.
 
 A model that adds the first `length` of 512 rows to `length` rows is one for lengths up to 512: any
-other fails where they are added. So the dim gets that range, and the model is read again.
+other fails where they are added. So the dim gets that range, and the model is read again. One that
+halves an image five times, rounded up, and joins what it doubles again with what it was before, is
+one for multiples of 32 (and few other sizes): the dim is such a multiple, and the model read again.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ from functools import lru_cache
 
 from rlx.core.dim import Dim, DimLike, dim_max, exact_div, provably_le, symbols_of
 from rlx.core.formulas import compile_dims
+from rlx.core.intervals import Interval
 from rlx.core.shape import DimsDiffer
+from rlx.frontends.onnx.named_dims import SizeRange
 
 MOST = 1 << 13
 """Sizes up to here are tried one by one."""
 FARTHEST = 1 << 48
 """A range that reaches as far has no end."""
-Range = tuple[int, int | None]
+MAX_MULTIPLE = 1024
 
 
-def ranges_for(error: BaseException) -> dict[str, Range] | None:
+def ranges_for(error: BaseException) -> dict[str, SizeRange] | None:
     """The range of a named dim outside of which this error is right; None if it is not known."""
     found = behind(error)
     kept = found and _range_where(found.left, found.right, found.may_repeat)
@@ -40,7 +44,7 @@ def equal_for(error: BaseException) -> tuple[str, str] | None:
 
 
 @lru_cache(256)
-def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, Range] | None:
+def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, SizeRange] | None:
     """Where two sizes agree; a model that is read several times asks again."""
     left, right = _reduced(one, other)
     symbols = symbols_of([left, right])
@@ -54,7 +58,7 @@ def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, R
         first, second = both(size)
         return first == second or (may_repeat and 1 in (first, second))
 
-    kept = _only_run(sizes, fits)
+    kept = _only_run(sizes, fits) or _multiples(symbols[0].bounds, fits)
     return None if kept is None else (name, kept)
 
 
@@ -68,14 +72,26 @@ def require(small: DimLike, large: DimLike, what: str) -> None:
         raise error
 
 
-def _only_run(sizes: range, fits: Callable[[int], bool]) -> Range | None:
+def _only_run(sizes: range, fits: Callable[[int], bool]) -> SizeRange | None:
     """The first and last of the sizes that fit, where they are a run, and not all."""
     fitting = [s for s in sizes if fits(s)]
     if not fitting or fitting[-1] - fitting[0] + 1 != len(fitting):
         return None
     last = _last(fits) if fitting[-1] == MOST - 1 else fitting[-1]
     is_all = fitting[0] == sizes[0] and last in (None, sizes[-1]) and last != MOST - 1
-    return None if is_all else (fitting[0], last)
+    return None if is_all else SizeRange(fitting[0], last)
+
+
+def _multiples(bounds: Interval, fits: Callable[[int], bool]) -> SizeRange | None:
+    """The range of the sizes that are multiples of the least number all of whose multiples fit; not
+    of 0, so that more can be proved of it."""
+    low, high = bounds[0] or 0, bounds[1]
+    most = MOST if high is None else min(high, MOST)
+    for number in range(2, min(MAX_MULTIPLE, most // 2) + 1):
+        first = max(1, -(-low // number)) * number
+        if all(map(fits, range(first, most + 1, number))):
+            return SizeRange(first, high, number)
+    return None
 
 
 def _last(fits: Callable[[int], bool]) -> int | None:

@@ -11,7 +11,7 @@ import bisect
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlx.core.errors import Error, GraphError
-from rlx.core.files import HeldFile, opened
+from rlx.core.files import NO_LINKS, NOT_WAITING, READING, HeldFile, opened
 
 MAX_PATH = 4096
 CHUNK, MAX_THREADS = 4 << 20, 4
@@ -37,6 +37,12 @@ class ModelFile:
 
     path: Path
     data: memoryview
+    is_on_disk: bool = True
+    """Are there files beside it, in which its tensors may be?"""
+
+    @property
+    def folder(self) -> Path | None:
+        return self.path.parent if self.is_on_disk else None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelFile:
@@ -94,7 +100,10 @@ class Beside:
 
     def file(self, location: str, what: str) -> Opened:
         if self.folder is None:
-            raise Error(f"{what} is in another file, but the model was not read from one")
+            raise Error(
+                f"{what} is in another file, but the model was not read from one. Load it by its "
+                "path."
+            )
         if location not in self.opened:
             fd = open_inside(self.folder, location, what)
             try:
@@ -145,12 +154,9 @@ def open_inside(folder: Path, path: str, what: str) -> int:
     parts = path.split("/")
     if len(path) > MAX_PATH or "\\" in path or any(p in ("", ".", "..") for p in parts):
         raise Error(f"{what}: {_short(path)} is not a file inside the model's folder")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in parts[:-1]:
-            here = _step(here, part, flags | os.O_DIRECTORY)
-        here = _step(here, parts[-1], flags)
+        has_inner = os.open in os.supports_dir_fd
+        here = _walked(folder, parts) if has_inner else _by_path(folder, parts)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise Error(f"{what}: {_short(path)} cannot be opened: {reason}") from None
@@ -159,6 +165,26 @@ def open_inside(folder: Path, path: str, what: str) -> int:
         os.close(here)
         raise Error(f"{what}: {_short(path)} is not a plain file of its own (a link, or a device)")
     return here
+
+
+def _walked(folder: Path, parts: Sequence[str]) -> int:
+    """Folder by folder, each opened inside the last: what is renamed meanwhile changes nothing."""
+    flags = READING | NO_LINKS | NOT_WAITING
+    here = os.open(folder, READING | os.O_DIRECTORY)
+    for part in parts[:-1]:
+        here = _step(here, part, flags | os.O_DIRECTORY)
+    return _step(here, parts[-1], flags)
+
+
+def _by_path(folder: Path, parts: Sequence[str]) -> int:
+    """By its path, on systems that open nothing inside an open folder; no part may be a link, a
+    drive or a stream."""
+    path = folder
+    for part in parts:
+        path = path / part
+        if ":" in part or path.is_symlink() or path.resolve().parent != path.parent.resolve():
+            raise ValueError("it is a link")
+    return os.open(path, READING | NO_LINKS | NOT_WAITING)
 
 
 def _step(here: int, part: str, flags: int) -> int:

@@ -116,8 +116,9 @@ def _binders(graph: Graph) -> dict[str, Node]:
     found: dict[str, Node] = {}
     for node in graph.inputs:
         for dim in node.shape.dims:
-            if isinstance(dim, Dim) and dim.symbol is not None:
-                found.setdefault(dim.name, node)
+            symbol = dim.bound_symbol if isinstance(dim, Dim) else None
+            if symbol is not None:
+                found.setdefault(symbol.name, node)
     return found
 
 
@@ -190,7 +191,8 @@ def _inputs(
             raise UnsupportedError(
                 f"{node.label}: its size is found in data, and what follows waits for a host step"
             )
-    bound = {d.name for n in read for d in n.shape.dims if isinstance(d, Dim) and d.symbol}
+    symbols = (d.bound_symbol for n in read for d in n.shape.dims if isinstance(d, Dim))
+    bound = {s.name for s in symbols if s is not None}
     binders = _binders(graph)
     names = dict.fromkeys(s for n in inside if levels[n] == number for s in _symbols(n))
     missing = dict.fromkeys(binders[s] for s in names if s in binders and s not in bound)

@@ -20,7 +20,7 @@ from rlx.core.errors import Error
 from rlx.core.sections import Bytes, Sections
 from rlx.frontends.onnx.files import Beside, ModelFile
 from rlx.frontends.onnx.model import Array, Model, Summary, reader_of
-from rlx.frontends.onnx.reader import aligned
+from rlx.frontends.onnx.reader import Reader, aligned
 
 KIND = "onnx"
 MAX_MADE_BYTES = 1 << 28
@@ -43,7 +43,7 @@ def keep(model: Model, file: ModelFile, cache: Cache) -> None:
     head: dict[str, Any] = {
         "kind": KIND, "name": model.name, "inputs": model.inputs, "outputs": model.outputs,
         "static": model.static, "why": model.why_static, "needs_shapes": model.needs_shapes,
-        "is_narrowed": model.is_narrowed,
+        "is_narrowed": model.is_narrowed, "dims": model.reader.named.learned(),
         "files": model.reader.beside.stamps(),
     }  # fmt: skip
     sections: dict[str, Bytes] = {}
@@ -104,13 +104,17 @@ class _Places:
 
 def _restored(entry: Sections, file: ModelFile) -> Model:
     head = entry.head
-    beside = Beside(file.path.parent)
+    beside = Beside(file.folder)
     for name, stamp in head["files"].items():
         if beside.file(name, file.path.name).held.stamp != stamp:
             raise Error(f"{name} has changed")
-    model = Model(
-        file.path.stem, tuple(head["inputs"]), tuple(head["outputs"]), lambda: reader_of(file)
-    )
+
+    def opened() -> Reader:
+        reader = reader_of(file)
+        reader.named.recall(head["dims"])
+        return reader
+
+    model = Model(head["name"], tuple(head["inputs"]), tuple(head["outputs"]), opened)
     model.static, model.why_static = tuple(head["static"]), head["why"]
     model.needs_shapes, model.is_narrowed = head["needs_shapes"], head["is_narrowed"]
     if not model.is_static:

@@ -17,6 +17,7 @@ import numpy as np
 
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, UnsupportedError
+from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
 from rlx.frontends.onnx.dim_ranges import equal_for, ranges_for
 from rlx.frontends.onnx.files import ModelFile
@@ -41,6 +42,7 @@ from rlx.ir.mir import Graph
 
 if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions
+    from rlx.runtime.executable import Executable
     from rlx.runtime.session import Session
 
 MAX_NARROWED = 64
@@ -124,6 +126,19 @@ class Model(Bundle):
         return self._reader
 
     @property
+    def declared(self) -> dict[str, Shape | None]:
+        """Input → shape, in order, as the file has it; None where it says none."""
+        by_name = {i.name: i for i in self.reader.model.graph.input}
+        return {n: self.shape_of(by_name[n]) for n in self.inputs}
+
+    def shape_of(self, info: Any) -> Shape | None:
+        """The shape of a declared input or output; None where it has none."""
+        try:
+            return self.reader.shape_of(info)
+        except UnsupportedError:
+            return None
+
+    @property
     def graph(self) -> Graph:
         return self.whole().graph
 
@@ -168,8 +183,8 @@ class Model(Bundle):
 
     def compiled(
         self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
-    ) -> Any:
-        from rlx.frontends.onnx.specialise import compiled
+    ) -> Executable:
+        from rlx.frontends.onnx.variants import compiled
 
         return compiled(self, session, options, params)
 
@@ -225,11 +240,15 @@ class Model(Bundle):
 
 
 def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
-    """The model in a file. One that was read before is known by its bytes: it is read again only
+    """The model in a file."""
+    return read_file(ModelFile.open(path), cache=cache)
+
+
+def read_file(file: ModelFile, *, cache: CacheLike = None) -> Model:
+    """The model in these bytes. One that was read before is known by them: it is read again only
     where its graph is needed."""
     from rlx.frontends.onnx.import_cache import keep, recalled
 
-    file = ModelFile.open(path)
     kept = Cache.of(cache, os.environ)
     model = recalled(file, kept) if kept is not None else None
     if model is None:
@@ -242,8 +261,8 @@ def load(path: str | os.PathLike[str], *, cache: CacheLike = None) -> Model:
 
 def reader_of(file: ModelFile) -> Reader:
     """The parsed file."""
-    proto, bulk = parsed(file.data, str(file.path))
-    return Reader(proto, file.path.parent, bulk)
+    proto, bulk = parsed(file.data, str(file.path) if file.is_on_disk else "what was given")
+    return Reader(proto, file.folder, bulk)
 
 
 def from_proto(proto: Any, folder: Path | None = None, name: str = "") -> Model:

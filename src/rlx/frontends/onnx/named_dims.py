@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlx.core.dim import Dim, DimLike
 from rlx.core.errors import GraphError
 
 
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """The multiples of a number from `low` to `high`, or without end."""
+
+    low: int = 0
+    high: int | None = None
+    multiple: int = 1
+
+    def dim(self, name: str) -> DimLike:
+        """A named dim of such sizes: one of multiples is k*(name//k), so that what strides leave of
+        it are polynomials in name//k."""
+        named = Dim(name, self.low, self.high)
+        return named if self.multiple == 1 else named // self.multiple * self.multiple
+
+    def within(self, other: SizeRange) -> SizeRange:
+        """These sizes, of those that `other` left."""
+        return replace(self, multiple=math.lcm(self.multiple, other.multiple))
+
+
 @dataclass(slots=True)
 class NamedDims:
     """The dims of a model's inputs, and what became known of them when it was read."""
 
-    _ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict[str, Any])
+    _ranges: dict[str, SizeRange] = field(default_factory=dict[str, SizeRange])
     """What the model turned out to allow."""
-    _dims: dict[str, Dim] = field(default_factory=dict[str, Dim])
+    _dims: dict[str, DimLike] = field(default_factory=dict[str, DimLike])
     _names: dict[str, str] = field(default_factory=dict[str, str])
     """What a dim is called in the file, or where it is → the name it has here."""
     _same: dict[str, str] = field(default_factory=dict[str, str])
@@ -30,14 +50,14 @@ class NamedDims:
         if not is_open(dim):
             return _size(name, dim)
         # a mark such as "?" is no name: two dims that have it need not be equal
-        called = given if re.search(r"\w", given) else f"{name}.{number}"
+        called = given if any(c.isalnum() or c == "_" for c in given) else f"{name}.{number}"
         if called not in self._names:
             self._names[called] = self._unique(called)
             if number == 0 and called != given:
                 self._batches[self._names[called]] = None
         found = self._same.get(self._names[called], self._names[called])
         if found not in self._dims:
-            self._dims[found] = Dim(found, *self._ranges.get(found, (0, None)))
+            self._dims[found] = self._ranges.get(found, SizeRange()).dim(found)
         return self._dims[found]
 
     def unify(self, one: str, other: str) -> None:
@@ -50,9 +70,21 @@ class NamedDims:
         self._same.pop(one, None)
         self._dims.clear()
 
-    def narrow(self, ranges: Mapping[str, tuple[int, int | None]]) -> None:
+    def narrow(self, ranges: Mapping[str, SizeRange]) -> None:
         """Named dims have these ranges from now on."""
-        self._ranges.update(ranges)
+        for name, found in ranges.items():
+            self._ranges[name] = found.within(self._ranges.get(name, SizeRange()))
+        self._dims.clear()
+
+    def learned(self) -> dict[str, Any]:
+        """What became known when the model was read, as JSON has it."""
+        ranges = {n: [r.low, r.high, r.multiple] for n, r in self._ranges.items()}
+        return {"ranges": ranges, "same": self._same}
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """What `learned` gave, of the same file."""
+        self._ranges = {n: SizeRange(*r) for n, r in learned["ranges"].items()}
+        self._same = dict(learned["same"])
         self._dims.clear()
 
     def _unique(self, text: str) -> str:

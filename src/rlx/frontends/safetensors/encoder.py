@@ -121,13 +121,13 @@ def _layer(
 ) -> Node:
     width, hidden = sizes.width, sizes.hidden
     shapes = [(width, width)] * 4 + [(width,), (hidden, width), (width, hidden), (width,)]
-    operands: list[Node] = []
+    operands: list[Any] = []
     for i, (part, dims) in enumerate(zip(naming.parts, shapes)):
         place = f"{naming.layer.format(number)}.{part}"
         made = build.weight if i in NORMS else build.transposed
         operands += [made(f"{place}.weight", *dims), build.weight(f"{place}.bias", dims[0])]
     return build.module.encoder_block(
-        rows, *operands, seen, num_heads=sizes.heads, eps=sizes.eps, mask_kind="custom",
+        rows, *operands, mask=seen, num_heads=sizes.heads, eps=sizes.eps, mask_kind="custom",
         approximate=sizes.is_tanh_gelu,
     )  # fmt: skip
 

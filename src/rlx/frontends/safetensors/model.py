@@ -5,66 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rlx.core.errors import Error, UnsupportedError
+from rlx.frontends.block_model import BlockModel
 from rlx.frontends.safetensors.encoder import Encoded, encoder, pooled
 from rlx.frontends.safetensors.naming import Sizes, naming_of
 from rlx.frontends.safetensors.pooling import sentence
-from rlx.frontends.safetensors.reader import read_object, read_tensors
-from rlx.ir.bundle import Bundle
-from rlx.ir.hir import HirModule
-from rlx.ir.mir import Graph, Node
+from rlx.frontends.safetensors.reader import WEIGHTS, read_object, read_tensors
+from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
-if TYPE_CHECKING:
-    from rlx.passes.options import FusionOptions
-    from rlx.runtime.session import Session
-
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 UNUSED = ("position_ids", "pooler.dense.weight", "pooler.dense.bias")
 """How tensors end that a model may have and not need."""
 
 
-class FolderModel(Bundle):
-    """Blocks, and weights that stay in their file. `rlx.compile` takes it."""
-
-    def __init__(self, module: HirModule, params: Mapping[str, Array]) -> None:
-        self.name, self.module = module.name, module
-        self._params = params
-        self._graph: Graph | None = None
-
-    @property
-    def graph(self) -> Graph:
-        """The blocks as ops."""
-        if self._graph is None:
-            self._graph = self.module.lower().graph
-        return self._graph
-
-    @property
-    def params(self) -> Mapping[str, Array]:
-        return self._params
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(n.attrs["name"] for n in self.module.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.module.graph.output_names)
-
-    @property
-    def digest(self) -> str:
-        return f"{self.graph.name} {self.graph.digest()}"
-
-    @property
-    def is_of_rlx(self) -> bool:
-        return True
-
-    def compiled(
-        self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
-    ) -> Any:
-        return session.executable(self, self.params, options=options, params=params)
+class FolderModel(BlockModel):
+    """An encoder of a folder."""
 
     def __repr__(self) -> str:
         given, made = ", ".join(self.inputs), ", ".join(self.outputs)

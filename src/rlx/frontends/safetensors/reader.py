@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +24,8 @@ from rlx.ops.op import Array
 
 MAX_HEADER_BYTES = 1 << 24
 """About 100,000 tensors; a longer header is a mistake, or an attack."""
-MAX_JSON_BYTES = 1 << 20
+MAX_JSON_BYTES, MAX_INDEX_BYTES = 1 << 20, 1 << 24
+WEIGHTS = "model.safetensors"
 MAX_RANK = 32
 _LENGTH = 8
 _NUMBERS = (
@@ -35,25 +36,68 @@ DTYPES = {name.upper(): DType.of(name) for name in _NUMBERS.split()}
 Object: TypeAlias = "dict[str, Any]"
 
 
+class TensorFile:
+    """A file whose header is checked: tensors are read when they are asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name, self._data = str(path), opened(path)
+        where, data = self.name, self._data
+        if len(data) < _LENGTH:
+            raise _broken(where, f"it has {len(data)} bytes, not even the length of a header")
+        size = int.from_bytes(data[:_LENGTH], "little")
+        if size > min(MAX_HEADER_BYTES, len(data) - _LENGTH):
+            raise _broken(where, f"its header would take {size:,} bytes of {len(data):,}")
+        header = parsed(bytes(data[_LENGTH : _LENGTH + size]), where)
+        _check_metadata(header.pop("__metadata__", {}), where)
+        self._begin = _LENGTH + size
+        self._places = {name: _place(name, entry, where) for name, entry in header.items()}
+        _check_cover(self._places, len(data) - self._begin, where)
+
+    @property
+    def tensors(self) -> Iterable[str]:
+        return self._places
+
+    def dtype(self, name: str) -> DType:
+        return self._places[name][0]
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        return self._places[name][1]
+
+    def read(self, name: str) -> Array:
+        """A tensor, read-only."""
+        return _tensor(self._data, self._begin, *self._places[name])
+
+
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Every tensor of a file by name, read-only."""
-    where, data = str(path), opened(path)
-    if len(data) < _LENGTH:
-        raise _broken(where, f"it has {len(data)} bytes, not even the length of a header")
-    size = int.from_bytes(data[:_LENGTH], "little")
-    if size > min(MAX_HEADER_BYTES, len(data) - _LENGTH):
-        raise _broken(where, f"its header would take {size:,} bytes of {len(data):,}")
-    header = parsed(bytes(data[_LENGTH : _LENGTH + size]), where)
-    _check_metadata(header.pop("__metadata__", {}), where)
-    begin = _LENGTH + size
-    places = {name: _place(name, entry, where) for name, entry in header.items()}
-    _check_cover(places, len(data) - begin, where)
-    return {name: _tensor(data, begin, *place) for name, place in places.items()}
+    file = TensorFile(path)
+    return {name: file.read(name) for name in file.tensors}
 
 
-def read_object(path: Path) -> Object:
-    """The JSON object in a small file."""
-    return parsed(_small(path), str(path))
+def tensor_files(folder: Path) -> dict[str, TensorFile]:
+    """The file of each tensor of a folder: of one, or of several that an index lists."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if not index.is_file():
+        whole = TensorFile(folder / WEIGHTS)
+        return dict.fromkeys(whole.tensors, whole)
+    names = parsed(_small(index, MAX_INDEX_BYTES), str(index)).get("weight_map")
+    if not isinstance(names, dict) or not all(_is_plain(n) for n in names.values()):
+        raise _broken(str(index), "its weight_map is no map of tensors to files of the folder")
+    files = {name: TensorFile(folder / name) for name in sorted(set(names.values()))}
+    for tensor, name in names.items():
+        if tensor not in files[name].tensors:
+            raise _broken(str(index), f"{name} has no tensor {_short(tensor)}")
+    return {tensor: files[name] for tensor, name in names.items()}
+
+
+def _is_plain(name: Any) -> bool:
+    """A file of the folder itself, wherever the index came from."""
+    return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
+
+
+def read_object(path: Path, most: int | None = None) -> Object:
+    """The JSON object in a small file, of at most so many bytes."""
+    return parsed(_small(path, most or MAX_JSON_BYTES), str(path))
 
 
 def read_list(path: Path) -> list[Object]:
@@ -82,10 +126,10 @@ def _loaded(data: bytes, where: str) -> Any:
         raise _broken(where, f"its JSON cannot be read: {reason}") from None
 
 
-def _small(path: Path) -> bytes:
+def _small(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
     data = opened(path)
-    if len(data) > MAX_JSON_BYTES:
-        raise _broken(str(path), f"it has {len(data):,} bytes, more than {MAX_JSON_BYTES:,}")
+    if len(data) > most:
+        raise _broken(str(path), f"it has {len(data):,} bytes, more than {most:,}")
     return bytes(data[:])
 
 

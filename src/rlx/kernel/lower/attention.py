@@ -14,6 +14,7 @@ from rlx.kernel.attention import (
     MASK,
     Attention,
     Bias,
+    Cached,
     K,
     Mask,
     Past,
@@ -24,6 +25,9 @@ from rlx.kernel.attention import (
 )
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
 from rlx.ops.op import Kind
+
+POSITIONS, SLOTS, SCALES = 3, 4, 5
+"""Operands of attention over a cache."""
 
 
 def lower_attention(
@@ -61,6 +65,29 @@ def _attention(
         node.op, q, k, v, out, _mask(node, given, scores), scale, attrs["softcap"],
         attrs["masked_rows"], dtype, dtype.compute, shapes, node.shapes,
         Past(*past) if past else None, rotary,
+    )  # fmt: skip
+
+
+def lower_cached_attention(
+    node: Node, operands: Sequence[Layout], results: Sequence[Layout]
+) -> Attention:
+    """The attention of a `cached_attention`."""
+    attrs = node.attrs
+    heads, kv_heads = attrs["num_heads"], attrs["kv_heads"] or attrs["num_heads"]
+    q, out = (_by_head(x, heads) for x in (operands[Q], results[0]))
+    k, v = (_by_head(x, kv_heads) for x in operands[K:MASK])
+    shapes = tuple(i.shape for i in node.inputs)
+    scale = max(int(q.dims[3]), 1) ** -0.5 if attrs["scale"] is None else attrs["scale"]
+    slots = operands[SLOTS] if len(operands) > SLOTS else None
+    cached = Cached(
+        operands[POSITIONS], slots, shapes[POSITIONS].dtype, shapes[K].dtype,
+        tuple(_by_head(x, kv_heads) for x in operands[SCALES:]),
+        tuple(s.dtype for s in shapes[SCALES:]),
+    )  # fmt: skip
+    dtype = shapes[Q].dtype
+    return Attention(
+        node.op, q, k, v, out, Positional(0, attrs["window"]), scale, attrs["softcap"], "zeros",
+        dtype, dtype.compute, shapes, node.shapes, cached=cached,
     )  # fmt: skip
 
 

@@ -148,7 +148,7 @@ def in_primitives(graph: Graph, kept: Collection[str] = ()) -> Graph:
         for node in todo:
             if node.decl.lower is None:
                 why = node.decl.why_no_lowering
-                raise NotLowered(f"{node.label}: {node.op} is no loop nest ({why})")
+                raise NotLowered(f"{node.op} is no loop nest of affine index maps ({why})")
         try:
             graph = _lowered_once(graph, set(todo))
         except UnsupportedError as why:

@@ -74,6 +74,8 @@ class Special:
     node: Node
     sources: tuple[Layout, ...]
     targets: tuple[Layout, ...]
+    written: Layout | None = None
+    """Of an update of a state, the elements of its target that it writes."""
 
     @property
     def name(self) -> str:
@@ -91,7 +93,8 @@ class Special:
         attrs = ", ".join(f"{k}={v}" for k, v in self.node.attrs.items())
         given = ", ".join(_placed(zip(self.operands, self.sources)))
         made = ", ".join(_placed(zip(self.results, self.targets)))
-        return f"special {self.name}({given}){' {' + attrs + '}' if attrs else ''} -> {made}"
+        held = "" if self.written is None else f", in place: {text_of(self.written)}"
+        return f"special {self.name}({given}){' {' + attrs + '}' if attrs else ''} -> {made}{held}"
 
 
 def _placed(values: Iterable[tuple[Shape, Layout]]) -> list[str]:

@@ -69,7 +69,7 @@ def run(
     while True:
         memory = _Memory(program, {**given, **capacities}, launch)
         try:
-            made = memory.called(program.main, [arrays[n] for n in (*graph.inputs, *graph.params)])
+            made = memory.called(program.main, [arrays[n] for n in (*graph.given, *graph.params)])
         except _Outgrown as error:
             capacities |= error.capacities
             continue
@@ -128,7 +128,7 @@ class _Frame:
         self.memory, self.subprogram, self.plan = memory, subprogram, subprogram.plan
         graph = subprogram.graph
         self.externals = externals
-        leaves = [*graph.inputs, *graph.params]
+        leaves = [*graph.given, *graph.params]
         self.outside = {n: i for i, n in enumerate(leaves)}
         self.written = subprogram.output_indices
         for root, number in self.written.items():

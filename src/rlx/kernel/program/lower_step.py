@@ -118,6 +118,8 @@ def contract_and_loop_kernels(step: Step) -> KernelSequence | Refusal:
 def special_kernels(step: Step) -> KernelSequence:
     """The step as the form of its op, or as a named algorithm."""
     kernel = special_form(step.node, step.operands, step.results)
+    if isinstance(kernel, Special):
+        kernel = replace(kernel, written=step.written)
     return KernelSequence((_call(step, kernel, buffers(0, len(step.results))),))
 
 

@@ -31,8 +31,8 @@ class KernelForm(Enum):
     STRIDED_COPIES = "strided copies"
     CONVOLUTION = "convolution"
     LOOP = "loop nest"
-    GEMM = "gemm"
-    GEMM_AND_LOOP = "gemm and loop nest"
+    GEMM = "GEMM"
+    GEMM_AND_LOOP = "GEMM and loop nest"
     DEDICATED_AND_LOOP = "dedicated kernel and loop nest"
 
 
@@ -57,6 +57,8 @@ class Step:
     """Does it run only when weights are set?"""
     inputs: frozenset[int] = frozenset()
     """The operands that the caller gave, where kernels differ by that: no kernel writes them."""
+    written: Layout | None = None
+    """Of an update of a state, the elements that it writes in place: the result is the state."""
 
     @classmethod
     def alone(cls, node: Node, constants: frozenset[int] = frozenset()) -> Step:
@@ -70,9 +72,8 @@ class Step:
         """Steps of equal keys have the same kernels."""
         node = self.node
         what = (node.op, node.attr_key, tuple(i.shape for i in node.inputs))
-        return (
-            what, self.operands, self.results, self.constants, self.prologue_only, self.inputs
-        )  # fmt: skip
+        how = (self.constants, self.prologue_only, self.inputs, self.written)
+        return what, self.operands, self.results, *how
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +269,13 @@ class Subprogram:
         found: dict[Node, int] = {}
         for number, output in enumerate(self.graph.outputs):
             root = self.plan.root(output)
-            if self.plan.assignments[root].space is Space.ARENA and root.op != "input":
+            if self.plan.assignments[root].space is Space.ARENA and not root.is_given:
                 found.setdefault(root, number)
         return found
 
     def externals(self, given: Sequence[Any]) -> list[Any]:
         """What the holder gives, operands first, in the order in which the subprogram takes it."""
-        count = len(self.graph.inputs) + len(self.graph.params)
+        count = len(self.graph.given) + len(self.graph.params)
         inputs = [a for i, a in enumerate(given[:count]) if i not in self.bound]
         return [*inputs, *(given[i] for i in self.bound), *given[count:]]
 

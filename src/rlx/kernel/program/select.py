@@ -243,6 +243,7 @@ class ProgramBuilder:
             frozenset() if is_once else _constants(node, plan),
             is_once,
             self._inputs(node, plan),
+            plan.written.get(node),
         )
         lowering = self._lowering(step, operands)
         is_whole = isinstance(lowering, KernelSequence)
@@ -402,7 +403,7 @@ class ProgramBuilder:
 def _constants(node: Node, plan: BufferPlan) -> frozenset[int]:
     """The operands that follow from weights alone."""
     return frozenset(
-        i for i, n in enumerate(node.inputs) if plan.phases[n] is Phase.PROLOGUE and n.op != "input"
+        i for i, n in enumerate(node.inputs) if plan.phases[n] is Phase.PROLOGUE and not n.is_given
     )
 
 

@@ -183,7 +183,7 @@ def as_size(value: Array, *, at_most: DimLike | None = None, extent: str = "") -
     `at_most`."""
     size = int(value.item())
     if size < 0:
-        raise Error(f"a size is {size}, which is negative")
+        raise Error(f"a size is {size}, which is negative. Give 0 or more")
     if at_most is not None and size > int(at_most):
         raise Error(f"a size is {size}, but at_most is {at_most}")
     return np.empty((size, 0), np.bool_)

@@ -99,7 +99,7 @@ def scatter_add(x: Array, indices: Array, updates: Array, *, axis: Axis = _FIRST
 
 def _encoded(indices: Shape, *, depth: int, to: DType) -> Shape:
     if depth < 0:
-        raise GraphError(f"depth is {depth}, which is negative")
+        raise GraphError(f"depth is {depth}, which is negative. Give 0 or more")
     return Shape((*indices.dims, depth), to)
 
 

@@ -54,10 +54,12 @@ def axes_in(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes of a result of `rank`, from the front and sorted."""
     for axis in axes:
         if not -rank <= axis < rank:
-            raise GraphError(f"axis {axis} is out of range for rank {rank}")
+            raise GraphError(
+                f"axis {axis} is out of range for rank {rank}. Give one from {-rank} to {rank - 1}"
+            )
     found = tuple(sorted(axis % rank for axis in axes))
     if len(set(found)) != len(found):
-        raise GraphError(f"axes {tuple(axes)} name one axis twice")
+        raise GraphError(f"axes {tuple(axes)} name one axis twice. Name each once")
     return found
 
 
@@ -357,7 +359,7 @@ def _(x: Shape, *, starts: Dims, stops: Dims, steps: tuple[int, ...] | None) -> 
     for name, given in (("starts", starts), ("stops", stops), ("steps", steps)):
         per_axis(x, name, given)
     if 0 in steps:
-        raise GraphError("a step of 0 goes nowhere")
+        raise GraphError("a step of 0 goes nowhere. Give another")
     axes = [_canonical_bounds(*axis) for axis in zip(x.dims, starts, stops, steps)]
     columns = tuple(zip(*axes)) if axes else ((), (), ())
     return dict(zip(("starts", "stops", "steps"), columns))

@@ -153,7 +153,8 @@ def _(x: Any, indices: Any, updates: Any, *, axis: int, reduction: Reduction) ->
 
 def _numbered(x: Any, places: Sequence[Any], dims: Sequence[DimLike]) -> Any:
     """Coordinates as row-major numbers; -1, which is no place, where one is out of range."""
-    flat, inside = None, None
+    flat: Any = None
+    inside: Any = None
     for place, dim in zip(places, dims, strict=True):
         size = nullary(x, "extent", dim=dim) if isinstance(dim, Dim) else dim
         fits = ops.logical_and(ops.greater_equal(place, 0), ops.less(place, size))

@@ -146,7 +146,7 @@ def _phases(x: Array) -> Array:
     return np.where(size > 0, x / np.where(size > 0, size, 1), 1).astype(x.dtype)
 
 
-def _leading_phases(columns: Array) -> Array:
+def leading_phases(columns: Array) -> Array:
     """The phase of each column's greatest entry, the first of equals: [..., 1, columns]."""
     if columns.shape[-2] == 0:
         return np.ones((*columns.shape[:-2], 1, columns.shape[-1]), columns.dtype)
@@ -208,11 +208,9 @@ def svd(a: Array, *, full_matrices: bool = True) -> tuple[Array, Array, Array]:
 def _signed_svd(a: Array, full_matrices: bool) -> tuple[Array, Array, Array]:
     u, s, vh = np.linalg.svd(a, full_matrices=full_matrices)
     k = s.shape[-1]
-    phases = _leading_phases(u)
+    phases = leading_phases(u)
     spare = np.swapaxes(vh[..., k:, :], -2, -1)
-    phases_of_rows = np.concatenate(
-        [phases[..., :k], np.conjugate(_leading_phases(spare))], axis=-1
-    )
+    phases_of_rows = np.concatenate([phases[..., :k], np.conjugate(leading_phases(spare))], axis=-1)
     return u * np.conjugate(phases), s, vh * np.swapaxes(phases_of_rows, -2, -1)
 
 
@@ -244,7 +242,7 @@ def eigh(a: Array, *, upper: bool = False) -> tuple[Array, Array]:
 
 def _signed_eigh(half: Array) -> tuple[Array, Array]:
     values, vectors = np.linalg.eigh(half, "L")
-    return values, vectors * np.conjugate(_leading_phases(vectors))
+    return values, vectors * np.conjugate(leading_phases(vectors))
 
 
 # -- drawing --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rlx.core.shape import Shape
 from rlx.ops.compose import dims_of
 from rlx.ops.cost import OpClass
 from rlx.ops.math.elementwise import APPROXIMATED, UNARY, elementwise, make_complex, odd
-from rlx.ops.op import Array, Kind, op
+from rlx.ops.op import Array, Kind, Op, op
 
 PAIR = "f[~s], f[~s] -> f[~s]"
 SLOPE = 2.0 / math.sqrt(math.pi)  # of erf at 0
@@ -38,7 +38,7 @@ def _each(function: Callable[[float], float], x: Array) -> Array:
     return np.fromiter(map(value, flat), np.float64, len(flat)).reshape(x.shape)
 
 
-def _in_f64(series: Callable[[Any], Any], x: Array) -> Array:
+def reference_in_f64(series: Callable[[Any], Any], x: Array) -> Array:
     return series(x.astype(np.float64)).astype(x.dtype)
 
 
@@ -50,7 +50,36 @@ def in_f64(series: Callable[[Any], Any], x: Any) -> Any:
     return ops.cast(series(ops.cast(x, to=DType.F64)), to=DType.F32)
 
 
-def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+def by_series(series: Callable[..., Any], signature: str = UNARY, **facts: Any) -> Op:
+    """Declare a function whose meaning is its decomposition, in f64."""
+
+    def reference(*given: Array, **attrs: Any) -> Array:
+        wide = (g.astype(np.float64) for g in given)
+        return series(*wide, **attrs).astype(given[0].dtype)
+
+    functools.update_wrapper(reference, series)
+    made: Op = elementwise(signature, **facts)(reference)
+
+    @made.lowering
+    def _(*given: Any, **attrs: Any) -> Any:
+        if DType.of(given[0].dtype) is not DType.F32:
+            return series(*given, **attrs)
+        wide = (ops.cast(g, to=DType.F64) for g in given)
+        return ops.cast(series(*wide, **attrs), to=DType.F32)
+
+    return made
+
+
+def chebyshev(t: Any, coefficients: Sequence[float]) -> Any:
+    """Σ coefficients[k] · Tₖ(t), by Clenshaw's recurrence."""
+    twice = ops.mul(t, 2.0)
+    b, before = ops.mul(t, 0.0), ops.mul(t, 0.0)
+    for c in coefficients[:0:-1]:
+        b, before = ops.add(ops.sub(ops.mul(twice, b), before), c), b
+    return ops.add(ops.sub(ops.mul(t, b), before), coefficients[0])
+
+
+def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
     """Σ coefficients[k] · xᵏ."""
     total = ops.mul(x, coefficients[-1])
     for c in coefficients[-2:0:-1]:
@@ -70,7 +99,7 @@ def erfc(x: Array) -> Array:
 @elementwise(UNARY, flops="120*out")
 def erfinv(x: Array) -> Array:
     """The number whose erf is x: NaN outside of -1 to 1, infinite at them."""
-    return _in_f64(_erfinv, x)
+    return reference_in_f64(_erfinv, x)
 
 
 def _erfinv(y: Any) -> Any:
@@ -110,7 +139,7 @@ DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12, -
 @elementwise(UNARY, flops="50*out", aliases=("gammaln",))
 def lgamma(x: Array) -> Array:
     """log |Γ(x)|; infinite at 0, -1, -2, … and both ends."""
-    return _in_f64(_lgamma, x)
+    return reference_in_f64(_lgamma, x)
 
 
 @lgamma.lowering
@@ -137,7 +166,7 @@ def _lgamma(x: Any) -> Any:
     z = ops.where(is_low, ops.sub(1.0, x), x)
     value = ops.where(ops.less(z, float(SHIFT)), _lgamma_small(z), _stirling(z))
     value = ops.where(ops.is_inf(z), np.inf, value)
-    sine = ops.abs(ops.sin(ops.mul(_fraction(x), math.pi)))
+    sine = ops.abs(ops.sin(ops.mul(fraction(x), math.pi)))
     mirrored = ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), value)
     mirrored = ops.where(ops.logical_or(ops.equal(sine, 0.0), ops.is_inf(x)), np.inf, mirrored)
     return ops.where(is_low, mirrored, value)
@@ -154,13 +183,13 @@ def _lgamma_small(z: Any) -> Any:
     is_tiny, is_below = ops.less(z, 0.5), ops.less(z, 1.5)
     t = ops.sub(z, 1.0)
     t = ops.where(is_tiny, z, ops.where(is_below, t, ops.sub(y, 2.0)))
-    series = ops.mul(t, ops.add(ops.mul(t, _polynomial(t, NEAR_TWO)), ONE_LESS_GAMMA))
+    series = ops.mul(t, ops.add(ops.mul(t, polynomial(t, NEAR_TWO)), ONE_LESS_GAMMA))
     below = ops.sub(series, ops.log1p(t))
     tiny = ops.sub(below, ops.log(z))
     return ops.where(is_tiny, tiny, ops.where(is_below, below, ops.add(series, ops.log(between))))
 
 
-def _fraction(x: Any) -> Any:
+def fraction(x: Any) -> Any:
     """The distance of x from the nearest whole number: sines of πx keep their digits."""
     return ops.sub(x, ops.round(x))
 
@@ -168,7 +197,7 @@ def _fraction(x: Any) -> Any:
 def _stirling(z: Any) -> Any:
     """(z - 1/2) log z - z + log √2π + Σ Bₖ / …, each of the first two as small as they can be."""
     r = ops.div(1.0, z)
-    series = ops.mul(_polynomial(ops.mul(r, r), STIRLING), r)
+    series = ops.mul(polynomial(ops.mul(r, r), STIRLING), r)
     main = ops.mul(ops.sub(z, 0.5), ops.sub(ops.log(z), 1.0))
     return ops.add(main, ops.add(series, 0.5 * math.log(2.0 * math.pi) - 0.5))
 
@@ -176,7 +205,7 @@ def _stirling(z: Any) -> Any:
 @elementwise(UNARY, flops="60*out", aliases=("psi",))
 def digamma(x: Array) -> Array:
     """The slope of log Γ. NaN at -1, -2, … and -inf; at 0 infinite, with the other sign of x."""
-    return _in_f64(_digamma, x)
+    return reference_in_f64(_digamma, x)
 
 
 ROOT = (1.4616321449683622, 9.549995429965697e-17)
@@ -195,7 +224,7 @@ NEAR_ROOT = (  # its derivatives there over k!, for k from 1 on
 def _digamma(x: Any) -> Any:
     """Around its root a series, which is exact there; else as `_digamma_far` has it."""
     t = ops.sub(ops.sub(x, ROOT[0]), ROOT[1])
-    near = ops.mul(t, _polynomial(t, NEAR_ROOT))
+    near = ops.mul(t, polynomial(t, NEAR_ROOT))
     return ops.where(ops.less(ops.abs(t), 0.3), near, _digamma_far(x))
 
 
@@ -207,13 +236,13 @@ def _digamma_far(x: Any) -> Any:
     far = ops.where(is_small, ops.add(z, float(SHIFT)), z)
     r = ops.div(1.0, far)
     r2 = ops.mul(r, r)
-    tail = ops.add(ops.mul(r, 0.5), ops.mul(_polynomial(r2, DIGAMMA), r2))
+    tail = ops.add(ops.mul(r, 0.5), ops.mul(polynomial(r2, DIGAMMA), r2))
     value = ops.sub(ops.log(far), tail)
     steps = ops.div(1.0, z)
     for k in range(1, SHIFT):
         steps = ops.add(steps, ops.div(1.0, ops.add(z, float(k))))
     value = ops.where(is_small, ops.sub(value, steps), value)
-    angle = ops.mul(_fraction(x), math.pi)
+    angle = ops.mul(fraction(x), math.pi)
     mirrored = ops.sub(value, ops.div(math.pi, ops.tan(angle)))
     mirrored = ops.where(ops.equal(angle, 0.0), np.nan, mirrored)
     return ops.where(is_low, mirrored, value)
@@ -222,64 +251,6 @@ def _digamma_far(x: Any) -> Any:
 @digamma.lowering
 def _(x: Any) -> Any:
     return in_f64(_digamma, x)
-
-
-# -- Bessel ---------------------------------------------------------------------------------------
-
-
-@elementwise(UNARY, flops="70*out")
-def i0(x: Array) -> Array:
-    """The modified Bessel function of the first kind, of order 0: the shape of Kaiser windows."""
-    made = np.i0(np.asarray(x, np.float64)).reshape(x.shape)
-    return np.where(np.isinf(x), np.inf, made)
-
-
-@functools.cache
-def _bessel_series() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Chebyshev series of e⁻ˣ I₀(x) on 0 to 8, and of √x e⁻ˣ I₀(x) over 16/x - 1 from 8 on."""
-    fit: Any = np.polynomial.chebyshev.chebinterpolate
-
-    def near(t: Array) -> Array:
-        x = 4.0 * (t + 1.0)
-        return np.exp(-x) * np.i0(x)
-
-    def far(t: Array) -> Array:
-        """Past 500, where I₀ overflows, by its own series over 1 / 8x."""
-        x = 16.0 / (t + 1.0)
-        small = np.minimum(x, 500.0)
-        terms = [math.prod((2 * j - 1) ** 2 / j for j in range(1, k + 1)) for k in range(8)]
-        series = sum(c / (8.0 * x) ** k for k, c in enumerate(terms)) / math.sqrt(2.0 * math.pi)
-        return np.where(x > 500.0, series, np.sqrt(small) * np.exp(-small) * np.i0(small))
-
-    return tuple(map(float, fit(near, 28))), tuple(map(float, fit(far, 22)))
-
-
-def _chebyshev(t: Any, coefficients: Sequence[float]) -> Any:
-    """Clenshaw's recurrence."""
-    twice = ops.mul(t, 2.0)
-    b, before = ops.mul(t, 0.0), ops.mul(t, 0.0)
-    for c in coefficients[:0:-1]:
-        b, before = ops.add(ops.sub(ops.mul(twice, b), before), c), b
-    return ops.add(ops.sub(ops.mul(t, b), before), coefficients[0])
-
-
-@i0.lowering
-def _(x: Any) -> Any:
-    return in_f64(_i0, x)
-
-
-def _i0(x: Any) -> Any:
-    """e^x is taken in two halves, as it overflows before I₀ does."""
-    a = ops.abs(x)
-    near, far = _bessel_series()
-    half = ops.exp(ops.mul(a, 0.5))
-    low = ops.minimum(a, 8.0)
-    inner = _chebyshev(ops.sub(ops.mul(low, 0.25), 1.0), near)
-    high = ops.maximum(a, 8.0)
-    outer = ops.div(_chebyshev(ops.sub(ops.div(16.0, high), 1.0), far), ops.sqrt(high))
-    scaled = ops.where(ops.less_equal(a, 8.0), inner, outer)
-    made = ops.mul(ops.mul(scaled, half), half)
-    return ops.where(ops.is_inf(a), np.inf, made)
 
 
 # -- logarithms, roots, steps ---------------------------------------------------------------------

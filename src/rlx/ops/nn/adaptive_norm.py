@@ -132,7 +132,7 @@ def _(x: Any, *, size: int, alpha: float, beta: float, bias: float) -> Any:
     low, high = ([0] * rank for _ in range(2))
     low[1], high[1] = (size - 1) // 2, size // 2
     squares = ops.pad(ops.mul(x, x), low=tuple(low), high=tuple(high))
-    total = None
+    total: Any = None
     for i in range(size):
         near = ops.narrow(squares, axis=1, start=i, length=channels)
         total = near if total is None else ops.add(total, near)

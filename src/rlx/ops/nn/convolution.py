@@ -17,7 +17,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import composed, dims_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
@@ -46,7 +46,9 @@ def _check_groups(channels: DimLike, inputs: DimLike, outputs: DimLike, groups: 
             f"x has {channels} channels, but w takes {inputs} in each of {groups} groups"
         )
     if outputs % groups != 0:
-        raise GraphError(f"w gives {outputs} channels, which {groups} groups do not divide")
+        raise GraphError(
+            f"w gives {outputs} channels, which {groups} groups do not divide. Give groups that do"
+        )
 
 
 def _plus(sums: Array, bias: Array | None) -> Array:
@@ -178,7 +180,9 @@ def _conv_transpose_shape(
             f"output_padding: expected {x.rank - 2} numbers from 0, got {output_padding}"
         )
     if groups < 1 or x.dims[1] % groups != 0:
-        raise GraphError(f"x has {x.dims[1]} channels, which {groups} groups do not divide")
+        raise GraphError(
+            f"x has {x.dims[1]} channels, which {groups} groups do not divide. Give groups that do"
+        )
     if bias and bias[0].dims[0] != w.dims[1] * groups:
         raise GraphError(f"operand 2 is {bias[0]}, expected {w.dims[1] * groups} output channels")
     sizes = _transposed(windows, x.dims[2:], output_padding)
@@ -239,7 +243,7 @@ def _(
         return _lowered_plus(_as_dilated_convolution(x, w, windows, groups, output_padding), bias)
     kernels = phases.kernels(w, groups)
     made = phases.summed(x, kernels, groups)
-    return _lowered_plus(cropped(phases.joined(made), phases.starts, sizes), bias)
+    return _lowered_plus(cropped(phases.joined(made, groups), phases.starts, sizes), bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +274,15 @@ class _Phases:
         return cls(*zip(*found))
 
     def kernels(self, w: Any, groups: int) -> Any:
-        """[groups · out · phases, in per group, *taps], backwards."""
+        """[groups · phases · out, in per group, *taps], backwards: where channels have unit stride,
+        those of a phase do, too."""
         c, o, *kernel = dims_of(w)
         axes = len(kernel)
         rest = [t * s - k for t, s, k in zip(self.taps, self.stride, kernel)]
         whole = padded(w, (*[0] * axes, *rest), 0.0)
         cut = [d for pair in zip(self.taps, self.stride) for d in pair]
         many = ops.reshape(whole, dims=(groups, c // groups, o, *cut))
-        perm = (0, 2, *range(4, 3 + 2 * axes, 2), 1, *range(3, 3 + 2 * axes, 2))
+        perm = (0, *range(4, 3 + 2 * axes, 2), 2, 1, *range(3, 3 + 2 * axes, 2))
         flat = (groups * o * product(self.stride), c // groups, *self.taps)
         kernels = ops.reshape(ops.transpose(many, perm=perm), dims=flat)
         return ops.flip(kernels, axes=tuple(range(2, 2 + axes)))
@@ -305,17 +310,20 @@ class _Phases:
             return False
         return min(image) > 0 and prod(self.taps) > 4 * prod(image)
 
-    def joined(self, made: Any) -> Any:
-        """[batch, channels · phases, *q] as [batch, channels, *(q · stride + phase)]."""
+    def joined(self, made: Any, groups: int) -> Any:
+        """[batch, groups · phases · out, *q] as [batch, groups · out, *(q · stride + phase)]."""
         if max(self.stride) == 1:
             return made
         n, channels, *places = dims_of(made)
-        axes = len(places)
-        kept = channels // product(self.stride)
-        cut = ops.reshape(made, dims=(n, kept, *self.stride, *places))
-        pairs = [a for j in range(axes) for a in (2 + axes + j, 2 + j)]
+        axes, kept = len(places), channels // product(self.stride)
+        first = (groups,) if groups > 1 else ()
+        cut = ops.reshape(made, dims=(n, *first, *self.stride, kept // groups, *places))
+        phase = 1 + len(first)
+        out = phase + axes
+        pairs = [a for j in range(axes) for a in (out + 1 + j, phase + j)]
+        moved = ops.transpose(cut, perm=(*range(phase), out, *pairs))
         sizes = [q * s for q, s in zip(places, self.stride)]
-        return ops.reshape(ops.transpose(cut, perm=(0, 1, *pairs)), dims=(n, kept, *sizes))
+        return ops.reshape(moved, dims=(n, kept, *sizes))
 
 
 def _bordered(x: Any, low: Sequence[int], high: Sequence[int]) -> Any:
@@ -367,7 +375,8 @@ def _causal_shape(x: Shape, w: Shape, *state: Shape) -> Shape:
     if isinstance(k, Dim) or k < 1:
         raise GraphError(f"operand 1 is {w}, expected a kernel of a known size from 1")
     if state and state[0].dims != wanted:
-        raise GraphError(f"operand 2 is {state[0]}, expected [{', '.join(map(str, wanted))}]")
+        what = f"operand 2 is {state[0]}, expected [{', '.join(map(str, wanted))}]"
+        raise dims_differ(what, state[0].dims, wanted)
     return x
 
 

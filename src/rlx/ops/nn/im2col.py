@@ -13,7 +13,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
@@ -151,7 +151,8 @@ def _deform_shape(
     for i, (shape, each) in enumerate(zip((offset, *mask), (x.rank - 2, 1)), 2):
         wanted = (x.dims[0], places * each, *made.dims[2:])
         if shape.dims != wanted:
-            raise GraphError(f"operand {i} is {shape}, expected [{', '.join(map(str, wanted))}]")
+            what = f"operand {i} is {shape}, expected [{', '.join(map(str, wanted))}]"
+            raise dims_differ(what, shape.dims, wanted)
     return made
 
 
@@ -198,7 +199,8 @@ def _between(x: Any, positions: list[Any], offset_groups: int) -> Any:
     fractions = [ops.sub(p, low) for p, low in zip(positions, lows)]
     total = None
     for corner in itertools.product((0, 1), repeat=len(image)):
-        index, weight = None, None
+        index: Any = None
+        weight: Any = None
         for bit, low, part, size in zip(corner, lows, fractions, image):
             share = part if bit else ops.sub(1.0, part)
             weight = share if weight is None else ops.mul(weight, share)

@@ -69,8 +69,10 @@ def _likelihood(
 
 def _widened(x: Any) -> Any:
     """Halves as f32: a loss is rounded once."""
-    dtype = None if x is None else dtype_of(x)
-    return x if dtype is None or dtype.compute is dtype else ops.cast(x, to=dtype.compute)
+    if x is None:
+        return None
+    dtype = dtype_of(x)
+    return x if dtype.compute is dtype else ops.cast(x, to=dtype.compute)
 
 
 def _rounded(loss: Any, x: Any) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import DimLike
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, Op, op
@@ -120,12 +120,16 @@ def _check_extras(layer: Layer, x: Shape, r: Shape, rest: Sequence[Shape], attrs
         )
     for i, (name, shape) in enumerate(zip(names, rest), 3):
         if shape.dims != wanted[name]:
-            shown = ", ".join(map(str, wanted[name]))
-            raise GraphError(f"operand {i} ({name}) is {shape}, expected [{shown}]")
+            what = f"operand {i} ({name}) is {shape}, expected [{_listed(wanted[name])}]"
+            raise dims_differ(what, shape.dims, wanted[name])
         fits = shape.dtype.is_integer if name == "lengths" else shape.dtype is x.dtype
         if not fits:
             kind = "whole numbers" if name == "lengths" else f"{x.dtype}"
             raise GraphError(f"operand {i} ({name}) is {shape}, expected {kind}")
+
+
+def _listed(dims: Sequence[DimLike]) -> str:
+    return ", ".join(map(str, dims))
 
 
 def _shaped(layer: Layer) -> Callable[..., tuple[Shape, ...]]:
@@ -133,9 +137,10 @@ def _shaped(layer: Layer) -> Callable[..., tuple[Shape, ...]]:
         length, batch, directions, hidden = sizes_of(x, r, attrs)
         rows = layer.gates * hidden
         for i, (given, last) in enumerate(((w, x.dims[2]), (r, hidden)), 1):
-            if given.dims != (directions, rows, last):
-                wanted = ", ".join(map(str, (directions, rows, last)))
-                raise GraphError(f"operand {i} is {given}, expected [{wanted}]")
+            wanted = directions, rows, last
+            if given.dims != wanted:
+                what = f"operand {i} is {given}, expected [{_listed(wanted)}]"
+                raise dims_differ(what, given.dims, wanted)
         _check_extras(layer, x, r, rest, attrs)
         _check_activations(layer, attrs)
         states = [x.with_dims(_by_batch((directions, batch, hidden), attrs))] * layer.states

@@ -1,9 +1,10 @@
 """Resize: separable resampling, each axis with a few filter taps per new element.
 
-Sizes are static, so which old elements a new one is made of, and their weights, are constants:
-resizing an axis is one gather, times the weights, summed over the taps. ONNX's Resize is expressed
-with its own attribute values; its keep_aspect_ratio_policy is a matter of which sizes and scales
-are given, and its integer images are cast to floats and back.
+Where sizes are static, the old elements that a new one is made of, and their weights, are
+constants: resizing an axis is one gather, times the weights, summed over the taps. An axis of a
+named size is repeated: by `nearest` and a whole factor k, new element i is old element i // k.
+ONNX's Resize is expressed with its own attribute values; its keep_aspect_ratio_policy is a matter
+of which sizes and scales are given, and its integer images are cast to floats and back.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Coordinates = Literal[
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 ]
+Where = tuple[Sequence[int], Sequence[DimLike], Sequence[float], Sequence[float] | None]
+"""Axes, the sizes and the scales of each, and the crops."""
 Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 _ROUNDED: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
@@ -65,6 +68,16 @@ class Rule:
         """Of positions. Which of two elements is nearest is decided in f32, as runtimes have it:
         with a scale of 0.7 that is given in f32, 3.5 / 0.7 is 5, and a little more in f64."""
         return DType.F32 if self.mode == "nearest" else DType.F64
+
+    @property
+    def repeats(self) -> bool:
+        """Is each element repeated where the scale is whole? The new elements are spread evenly
+        about the centre of their old one then, none of them halfway to the next."""
+        if self.mode != "nearest":
+            return False
+        if self.coordinate_mode in ("asymmetric", "tf_half_pixel_for_nn"):
+            return self.nearest_mode == "floor"
+        return "half_pixel" in self.coordinate_mode and self.nearest_mode.startswith("round")
 
     def squeezed(self, scale: float) -> float:
         """How much closer together the old elements are to the kernel."""
@@ -170,56 +183,83 @@ class Line:
         return np.clip(places, 0, self.old - 1).astype(np.int64)
 
 
-def lines_of(
-    dims: Sequence[DimLike],
-    axes: Sequence[int],
-    sizes: Sequence[int],
-    scales: Sequence[float],
-    roi: Sequence[float] | None,
-) -> list[Line]:
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An axis of a named size, each of whose elements becomes `factor` new ones."""
+
+    axis: int
+    old: Dim
+    factor: int
+
+    @property
+    def new(self) -> DimLike:
+        return self.old * self.factor
+
+    @property
+    def is_same(self) -> bool:
+        return self.factor == 1
+
+
+def lines_of(dims: Sequence[DimLike], where: Where, rule: Rule) -> list[Line | Repeat]:
     """The axes that change, each with its part of the attributes."""
+    axes, sizes, scales, roi = where
     crops = [None] * len(axes) if roi is None else list(zip(roi, roi[len(axes) :]))
     every = zip(axes, sizes, scales, crops, strict=True)
-    lines = [Line(a, _static(dims, a), n, scale, crop) for a, n, scale, crop in every]
+    lines = [_line(a, dims[a], n, scale, crop, rule) for a, n, scale, crop in every]
     return [line for line in lines if not line.is_same]
 
 
-def _static(dims: Sequence[DimLike], axis: int) -> int:
-    size = dims[axis]
-    if isinstance(size, Dim):
-        raise GraphError(f"axis {axis} is {size}, but an axis is resized where its size is known")
-    return size
+def _line(
+    axis: int, old: DimLike, new: DimLike, scale: float,
+    crop: tuple[float, float] | None, rule: Rule,
+) -> Line | Repeat:  # fmt: skip
+    if isinstance(old, int) and isinstance(new, int):
+        return Line(axis, old, new, scale, crop)
+    is_repeated = rule.repeats or (scale == 1 and crop is None)
+    if isinstance(old, Dim) and is_repeated and scale == int(scale) and old * int(scale) == new:
+        return Repeat(axis, old, int(scale))
+    raise _no_repeat(old, new)
+
+
+def _no_repeat(old: DimLike, new: DimLike | str) -> GraphError:
+    return GraphError(
+        f"{old} elements become {new}: named sizes are resized by mode nearest and a whole scale, "
+        "with coordinate_mode asymmetric and nearest_mode floor, or with half_pixel and "
+        "round_prefer_floor. Static sizes are resized by all"
+    )
 
 
 # -- resize ---------------------------------------------------------------------------------------
 
 
-def _resized(
-    x: Shape, *, axes: tuple[int, ...], sizes: tuple[int, ...], mode: Mode, **_: Any
-) -> Shape:
-    if mode != "nearest" and not x.dtype.is_float:
-        raise GraphError(f"x is {x}: mode {mode} takes floats. Cast it, or use nearest")
+def _resized(x: Shape, **attrs: Any) -> Shape:
+    where, rule = parts_of(attrs)
+    if rule.mode != "nearest" and not x.dtype.is_float:
+        raise GraphError(f"x is {x}: mode {rule.mode} takes floats. Cast it, or use nearest")
     dims = list(x.dims)
-    for axis, size in zip(axes, sizes):
-        if _static(dims, axis) == 0 and size > 0:
-            raise GraphError(f"axis {axis} of {x} is empty: there is nothing to resize to {size}")
-        dims[axis] = size
+    for line in lines_of(x.dims, where, rule):
+        if line.old == 0 and line.new != 0:
+            raise GraphError(
+                f"axis {line.axis} of {x} is empty: there is nothing to resize to {line.new}"
+            )
+        dims[line.axis] = line.new
     return x.with_dims(dims)
 
 
 def _resize_flops(shapes: Sequence[Shape], results: Sequence[Shape], attrs: Any) -> DimLike:
     """A product and a sum per tap and element, axis by axis."""
     total: DimLike = 0
-    made, given = shapes[0], parts_of(attrs)
-    for line in lines_of(made.dims, *given[0]) if attrs["mode"] != "nearest" else []:
-        made = made.with_dim(line.axis, line.new)
-        total = total + made.num_elements * (4 * given[1].reach(line.scale))
+    made, (where, rule) = shapes[0], parts_of(attrs)
+    for line in lines_of(made.dims, where, rule):
+        if isinstance(line, Line) and rule.mode != "nearest":
+            made = made.with_dim(line.axis, line.new)
+            total = total + made.num_elements * (4 * rule.reach(line.scale))
     return total
 
 
-def parts_of(attrs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Rule]:
+def parts_of(attrs: Mapping[str, Any]) -> tuple[Where, Rule]:
     """What says where axes go, and what says how."""
-    where = tuple(attrs[k] for k in ("axes", "sizes", "scales", "roi"))
+    where = attrs["axes"], attrs["sizes"], attrs["scales"], attrs["roi"]
     return where, Rule(**{k: attrs[k] for k in Rule.__slots__})
 
 
@@ -228,13 +268,12 @@ def parts_of(attrs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Rule]:
     kind=Kind.SPECIAL,
     shape=_resized,
     flops=_resize_flops,
-    why_static="resized axes have static sizes: their taps are constants",
 )
 def resize(
     x: Array,
     *,
     axes: tuple[int, ...] | None = None,
-    sizes: tuple[int, ...] | None = None,
+    sizes: tuple[DimLike, ...] | None = None,
     scales: tuple[float, ...] | None = None,
     mode: Mode = "nearest",
     coordinate_mode: Coordinates = "half_pixel",
@@ -252,7 +291,7 @@ def resize(
     `antialias`, where an axis shrinks, as many as fall together. `exclude_outside` gives no weight
     past the edge. `roi` has where the crop of `tf_crop_and_resize` starts on each axis, and then
     where it ends, as parts of the axis; what the crop has past the image is the extrapolation
-    value."""
+    value. Axes of named sizes are resized by `nearest` and whole scales, which repeat elements."""
     return _lowered(**locals())
 
 
@@ -260,7 +299,10 @@ def resize(
 def _lowered(x: Any, *, extrapolation_value: float, **attrs: Any) -> Any:
     where, rule = parts_of(attrs)
     outside, rank = np.zeros((), bool), len(dims_of(x))
-    for line in lines_of(dims_of(x), *where):
+    for line in lines_of(dims_of(x), where, rule):
+        if isinstance(line, Repeat):
+            x = _repeated(x, line)
+            continue
         places, weights = line.taps(rule)
         if rule.mode == "nearest":
             x = ops.gather(x, places[:, 0], axis=line.axis)
@@ -276,6 +318,13 @@ def _lowered(x: Any, *, extrapolation_value: float, **attrs: Any) -> Any:
     return ops.where(outside, value, x)
 
 
+def _repeated(x: Any, line: Repeat) -> Any:
+    dims, axis = dims_of(x), line.axis
+    wide = (*dims[: axis + 1], line.factor, *dims[axis + 1 :])
+    apart = ops.expand(ops.expand_dims(x, axes=(axis + 1,)), dims=wide)
+    return ops.reshape(apart, dims=(*dims[:axis], line.new, *dims[axis + 1 :]))
+
+
 def _along(values: Array, axis: int, rank: int) -> Array:
     """`values` with their first axis as the one of this number."""
     return values.reshape((1,) * axis + values.shape + (1,) * (rank - axis - 1))
@@ -286,7 +335,7 @@ def _(
     x: Shape,
     *,
     axes: tuple[int, ...] | None,
-    sizes: tuple[int, ...] | None,
+    sizes: tuple[DimLike, ...] | None,
     scales: tuple[float, ...] | None,
     roi: tuple[float, ...] | None,
     **attrs: Any,
@@ -304,7 +353,7 @@ def _(
     for name, given, wanted in (("sizes", sizes, 1), ("scales", scales, 1), ("roi", crops, 2)):
         if given is not None and len(given) != wanted * len(axes):
             raise GraphError(f"{name} has {len(given)} entries for {len(axes)} axes")
-    made = [_sized(_static(x.dims, axes[i]), i, sizes, scales) for i in order]
+    made = [_sized(x.dims[axes[i]], i, sizes, scales) for i in order]
     return {
         "axes": known,
         "sizes": tuple(size for size, _ in made),
@@ -314,18 +363,34 @@ def _(
 
 
 def _sized(
-    old: int, i: int, sizes: Sequence[int] | None, scales: Sequence[float] | None
-) -> tuple[int, float]:
+    old: DimLike, i: int, sizes: Sequence[DimLike] | None, scales: Sequence[float] | None
+) -> tuple[DimLike, float]:
     """The size and the scale of the i-th axis that is resized: one of them may follow."""
     if sizes is None and scales is None:
         raise GraphError("resize needs sizes or scales")
     scale = scales[i] if scales is not None else 1.0
-    size = sizes[i] if sizes is not None else math.floor(old * scale)
-    if scales is None and old > 0 and size > 0:
-        scale = size / old
-    if size < 0 or not 0 < scale < math.inf:
+    size = sizes[i] if sizes is not None else _scaled(old, scale)
+    if (isinstance(size, int) and size < 0) or not 0 < scale < math.inf:
         raise GraphError(f"an axis cannot have the size {size} and the scale {scale}")
-    return size, scale
+    return size, scale if scales is not None else _ratio(size, old)
+
+
+def _scaled(old: DimLike, scale: float) -> DimLike:
+    if isinstance(old, int):
+        return math.floor(old * scale)
+    if scale != math.floor(scale):
+        raise _no_repeat(old, f"{scale}·{old}")
+    return old * int(scale)
+
+
+def _ratio(new: DimLike, old: DimLike) -> float:
+    """The scale that follows from sizes: of named ones, a whole factor."""
+    if isinstance(new, int) and isinstance(old, int):
+        return new / old if old > 0 and new > 0 else 1.0
+    factor = exact_div(new, old) if old != 0 else None
+    if not isinstance(factor, int) or factor <= 0:
+        raise _no_repeat(old, new)
+    return float(factor)
 
 
 # -- blocks of pixels -----------------------------------------------------------------------------

@@ -392,7 +392,7 @@ def causal_conv_state(x: Any, state: Any = None, *, size: int) -> Any:
     """The last `size` rows of [batch, length, channels] after those of `state`, or after zeros:
     what depthwise_conv1d_causal of `size` + 1 taps takes before the next part of a sequence."""
     if size < 0:
-        raise GraphError(f"size is {size}, which is negative")
+        raise GraphError(f"size is {size}, which is negative. Give 0 or more")
     if state is not None and dims_of(state)[1] != size:
         raise GraphError(f"operand 1 has {dims_of(state)[1]} rows, expected size={size}")
     whole = (

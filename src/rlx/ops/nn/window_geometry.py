@@ -42,7 +42,9 @@ class Windows:
         """Every number is there, for an operand of `rank` dims, and in its range."""
         axes = rank - 2
         if axes < 1:
-            raise GraphError("operand 0 has no axes after batch and channels")
+            raise GraphError(
+                "operand 0 has no axes after batch and channels. Give one with at least 3 axes"
+            )
         for name, values, count, least in (
             ("kernel", self.kernel, axes, 1),
             ("stride", self.stride, axes, 1),

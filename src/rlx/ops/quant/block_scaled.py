@@ -40,13 +40,17 @@ PACKINGS: tuple[Packing, ...] = ("int8", "uint8", "int4", "uint4", "fp8_e4m3", "
 
 def _e4m3() -> Expr:
     """One sign, four exponent and three mantissa bits: bias 7, subnormals, no infinity, and NaN
-    where exponent and mantissa are all ones. They are moved to where f32 has them, and a product
-    corrects the bias, exactly, of subnormals too; all ones give 480, whose bits are exchanged for
-    those of a NaN."""
-    bits = (cast(u8(0), DType.U32) << 20) + 0x78000000 & 0x87F00000  # the sign carries to bit 31
-    value = bitcast(bitcast(bits, DType.F32) * 2.0**120, DType.U32)
-    is_nan = (bits & 0x07F00000).equals(0x07F00000)
-    return bitcast(value ^ where(is_nan, 0x43F00000 ^ 0x7FC00000, value.like(0)), DType.F32)
+    where exponent and mantissa are all ones. They are moved to where f32 has them, and a sum
+    corrects the bias. A subnormal gets the exponent of the least normal number, 2⁻⁶, which is then
+    taken away again: none is one of f32, which targets may take for 0. All ones give 480, whose
+    bits are exchanged for those of a NaN."""
+    byte = cast(u8(0), DType.U32)
+    bits = ((byte & 0x7F) << 20) + 0x3C000000
+    is_subnormal, is_nan = (byte & 0x78).equals(0), (byte & 0x7F).equals(0x7F)
+    subnormal = bitcast(bitcast(bits + 0x00800000, DType.F32) - 2.0**-6, DType.U32)
+    size = where(is_subnormal, subnormal, bits)
+    value = size ^ where(is_nan, 0x43F00000 ^ 0x7FC00000, size.like(0))
+    return bitcast(value ^ ((byte & 0x80) << 24), DType.F32)
 
 
 _FOUR_BITS = field_of(0, POSITION, 4)

@@ -61,7 +61,7 @@ def _half(at: int) -> Expr:
 # -- blocks of 32: one scale, and for some an offset ----------------------------------------------
 
 
-def _fives(at: int) -> Expr:
+def fives(at: int) -> Expr:
     """32·1 high bits, then 32·4 low ones."""
     low = plane(at + 4, 16, 4)
     return where(bit(u32(at), i), low | 16, low)
@@ -86,23 +86,31 @@ def _q2_k() -> Expr:
     return scale * real(plane(16, 32, 2)) - offset
 
 
-def _q3_k() -> Expr:
-    """256·1 high bits, 256·2 low ones, 16·4 low bits of the scales and 16·2 high ones in planes,
-    f16 scale of scales. A high bit of 0 takes off 4, and a scale is less 32."""
-    g = i // 16
+def q3_k_scale(g: Expr) -> Expr:
+    """The scale of 16 weights: 16·4 low bits and 16·2 high ones in planes, less 32."""
     low, high = u8(96 + g % 8) >> g // 8 * 4 & 15, u8(104 + g % 4) >> g // 4 * 2 & 3
-    scale = _half(108) * (real(low | high << 4) - 32.0)
+    return signed(low | high << 4) - 32
+
+
+def _q3_k() -> Expr:
+    """256·1 high bits, 256·2 low ones, the scales, f16 scale of scales. A high bit of 0 takes off
+    4."""
+    scale = _half(108) * real(q3_k_scale(i // 16))
     return scale * real(signed(plane(32, 32, 2) | plane(0, 32, 1) << 2) - 4)
 
 
-def _six(which: int) -> Expr:
-    """The scale (0) or offset (1) of 32 weights: f16 scale of scales, f16 scale of offsets, then 8
-    scales and 8 offsets of 6 bits in 12 bytes: four scales, four offsets, and the low bits of the
-    other four of each; their high bits are the spare ones of the first eight bytes."""
-    g = i // 32
+def six_bits(which: int, g: Expr) -> Expr:
+    """The scale (0) or offset (1) of 32 weights: behind two f16, 8 scales and 8 offsets of 6 bits
+    in 12 bytes: four scales, four offsets, and the low bits of the other four of each; their high
+    bits are the spare ones of the first eight bytes."""
     first = u8(4 + 4 * which + g % 4)
     late = u8(8 + g) >> 4 * which & 15 | first >> 6 << 4
-    return _half(2 * which) * real(where(g < 4, first & 63, late))
+    return where(g < 4, first & 63, late)
+
+
+def _six(which: int) -> Expr:
+    """The scale or offset, by the f16 scale of scales or that of offsets."""
+    return _half(2 * which) * real(six_bits(which, i // 32))
 
 
 def _q6_k() -> Expr:
@@ -111,24 +119,27 @@ def _q6_k() -> Expr:
     return scale * real(signed(plane(0, 64, 4) | plane(128, 32, 2) << 4) - 32)
 
 
+def iq4_xs_scale(g: Expr) -> Expr:
+    """The scale of 32 weights: 8·2 high bits, then 8·4 low ones; less 32."""
+    return signed(field_of(4, g, 4) | field_of(2, g, 2) << 4) - 32
+
+
 def _iq4_xs() -> Expr:
-    """f16 scale of scales, 8·2 high bits of the scales, 8·4 low ones, 256·4 levels of iq4_nl. A
-    scale is less 32."""
-    g = i // 32
-    scale = _half(0) * (real(field_of(4, g, 4) | field_of(2, g, 2) << 4) - 32.0)
+    """f16 scale of scales, the scales, 256·4 levels of iq4_nl."""
+    scale = _half(0) * real(iq4_xs_scale(i // 32))
     return scale * row_of(LEVELS, plane(8, 16, 4))
 
 
 # -- super-blocks of 256: ternary -----------------------------------------------------------------
 
 
-def _tq1_0() -> Expr:
-    """Five weights in a byte (in the last four bytes four), f16 scale. A byte is a fraction of
-    256 in base 3: times 3ⁿ, wrapping, its first digit is weight n."""
+def tq1_0_digit() -> Expr:
+    """A weight plus 1: five in a byte (in the last four bytes four). A byte is a fraction of 256 in
+    base 3: times 3ⁿ, wrapping, its first digit is weight n."""
     byte = where(i < 160, i % 32, where(i < 240, 32 + i % 16, 48 + i % 4))
     digit = where(i < 160, i // 32, where(i < 240, (i - 160) // 16, (i - 240) // 4))
     fraction = u8(byte) * row_of(POWERS_OF_3, digit)
-    return _half(52) * (real(cast(fraction, U16) * 3 >> 8) - 1.0)
+    return cast(cast(fraction, U16) * 3 >> 8, DType.U8)
 
 
 # -- super-blocks of 256: vector codebooks --------------------------------------------------------
@@ -173,14 +184,14 @@ def _iq2_xs() -> Expr:
     return _lifted(field_of(66, i // 16, 4), 0.25) * point
 
 
-def _wide_index(low: int, high: int, number: Expr, bits: int) -> Expr:
+def wide_index(low: int, high: int, number: Expr, bits: int) -> Expr:
     """An index whose 8 low bits and few high bits are packed in separate fields."""
     return cast(u8(low + number), U16) | cast(field_of(high, number, bits), U16) << 8
 
 
 def _iq2_s() -> Expr:
     """f16 scale, 32·8 low bits of indices, 256·1 signs, 32·2 high bits of indices, 16·4 scales."""
-    point = _with_sign(u8(34 + i // 8), _point("iq2_s", _wide_index(2, 66, i // 8, 2)))
+    point = _with_sign(u8(34 + i // 8), _point("iq2_s", wide_index(2, 66, i // 8, 2)))
     return _lifted(field_of(74, i // 16, 4), 0.25) * point
 
 
@@ -194,7 +205,7 @@ def _iq3_xxs() -> Expr:
 
 def _iq3_s() -> Expr:
     """f16 scale, 64·8 low bits of indices, 64·1 high ones, 256·1 signs, 8·4 scales."""
-    point = _with_sign(u8(74 + i // 8), _point("iq3_s", _wide_index(2, 66, i // 4, 1)))
+    point = _with_sign(u8(74 + i // 8), _point("iq3_s", wide_index(2, 66, i // 4, 1)))
     return _odd(_half(0), field_of(106, i // 32, 4)) * point
 
 
@@ -210,13 +221,18 @@ def _iq1_s() -> Expr:
     return _odd(_half(0), word >> 12 & 7) * _shifted_point(index, bit(word, 15))
 
 
+def iq1_m_base() -> Expr:
+    """The bits of the f16 scale of scales, four behind each four scales, the lowest first."""
+    a, b, c, d = (u16(48 + 2 * n) >> 12 << 4 * n for n in range(4))
+    return a | b | c | d
+
+
 def _iq1_m() -> Expr:
     """32·8 low bits of indices, 32·(3 high bits, 1 sign), 4·(4·3 scales, and 4 bits of the f16
-    scale of scales, the lowest first)."""
-    a, b, c, d = (u16(48 + 2 * n) >> 12 << 4 * n for n in range(4))
+    scale of scales)."""
     g, rest = i // 16, field_of(32, i // 8, 4)
     index = cast(u8(i // 8), U16) | cast(rest & 7, U16) << 8
-    scale = _odd(f16(a | b | c | d), u16(48 + g // 4 * 2) >> g % 4 * 3 & 7)
+    scale = _odd(f16(iq1_m_base()), u16(48 + g // 4 * 2) >> g % 4 * 3 & 7)
     return scale * _shifted_point(index, bit(rest, 3))
 
 
@@ -229,9 +245,9 @@ SCHEMES: dict[str, BlockFormat] = {
     # f16 scale, f16 offset, 32·4
     "q4_1": BlockFormat(32, 20, _half(0) * real(plane(4, 16, 4)) + _half(2)),
     # f16 scale, 32·5 less 16
-    "q5_0": BlockFormat(32, 22, _half(0) * real(signed(_fives(2)) - 16)),
+    "q5_0": BlockFormat(32, 22, _half(0) * real(signed(fives(2)) - 16)),
     # f16 scale, f16 offset, 32·5
-    "q5_1": BlockFormat(32, 24, _half(0) * real(_fives(4)) + _half(2)),
+    "q5_1": BlockFormat(32, 24, _half(0) * real(fives(4)) + _half(2)),
     # f16 scale, 32·8 signed
     "q8_0": BlockFormat(32, 34, _half(0) * real(signed(u8(2 + i)))),
     # f16 scale, 32·4 levels of uneven steps
@@ -249,7 +265,8 @@ SCHEMES: dict[str, BlockFormat] = {
     # f32 scale, 256·8 signed, 16·16 sums of them, which decoding does not need
     "q8_k": BlockFormat(256, 292, bitcast(u32(0), F32) * real(signed(u8(4 + i)))),
     "iq4_xs": BlockFormat(256, 136, _iq4_xs()),
-    "tq1_0": BlockFormat(256, 54, _tq1_0()),
+    # 256 digits, f16 scale
+    "tq1_0": BlockFormat(256, 54, _half(52) * (real(tq1_0_digit()) - 1.0)),
     # 256·2 less 1, f16 scale
     "tq2_0": BlockFormat(256, 66, _half(64) * real(signed(plane(0, 32, 2)) - 1)),
     "iq2_xxs": BlockFormat(256, 66, _iq2_xxs()),

@@ -97,7 +97,8 @@ def _added_parts(x: Any, hop: int, parts: int, shape: Shape) -> Any:
     *lead, frames, length = dims_of(x)
     rest = (0,) * len(lead)
     whole = ops.pad(x, low=(*rest, 0, 0), high=(*rest, 0, parts * hop - length))
-    axis, total = len(lead) + 1, None
+    axis = len(lead) + 1
+    total: Any = None
     for part in reversed(range(parts)):
         own = ops.narrow(whole, axis=axis, start=part * hop, length=hop)
         moved = ops.pad(own, low=(*rest, part, 0), high=(*rest, parts - 1 - part, 0))
@@ -230,7 +231,7 @@ def _istft_shape(
         raise GraphError(f"operand 0 is {x}: n_fft={n_fft} has {n_fft // 2 + 1} bins per frame")
     whole = _istft_length(frames, n_fft, hop, center)
     if length is not None and length < 0:
-        raise GraphError(f"length is {length}, which is negative")
+        raise GraphError(f"length is {length}, which is negative. Give 0 or more")
     return Shape([*x.dims[:-2], whole if length is None else length], x.dtype.real)
 
 

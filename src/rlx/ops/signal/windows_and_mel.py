@@ -36,7 +36,7 @@ def _check_inexact(dtype: DType) -> None:
 
 def _window_shape(*, length: DimLike, periodic: bool, dtype: DType, **_: Any) -> Shape:
     if not isinstance(length, Dim) and length < 0:
-        raise GraphError(f"length is {length}, which is negative")
+        raise GraphError(f"length is {length}, which is negative. Give 0 or more")
     _check_inexact(dtype)
     return Shape([length], dtype)
 

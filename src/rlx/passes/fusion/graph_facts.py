@@ -35,7 +35,7 @@ class Facts:
         once = [n for n in order if n not in per_call]
         ordered = [*once, *(n for n in order if n in per_call)]
         users = users_of(order)
-        return cls(graph, ordered, users, frozenset(graph.outputs), per_call, _late(order))
+        return cls(graph, ordered, users, frozenset(graph.results), per_call, _late(order))
 
     def is_weight(self, node: Node) -> bool:
         """Does the node depend on params and constants alone?"""
@@ -67,7 +67,7 @@ def per_call_of(order: Iterable[Node]) -> frozenset[Node]:
     """The nodes that an input or a size known only to the call has a part in."""
     found: set[Node] = set()
     for node in order:
-        if node.op == "input" or any(i in found for i in node.inputs) or _names_dims(node):
+        if node.is_given or any(i in found for i in node.inputs) or _names_dims(node):
             found.add(node)
     return frozenset(found)
 

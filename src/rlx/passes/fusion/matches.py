@@ -63,7 +63,7 @@ def apply(facts: Facts, matches: Iterable[Match]) -> Graph:
         return facts.graph
     new = facts.graph.successor()
     mapped: dict[Node, Node] = {leaf: _copy(new, leaf, {}) for leaf in facts.graph.leaves}
-    stack = list(reversed(facts.graph.outputs))
+    stack = list(reversed(facts.graph.results))
     opened: set[object] = set()
     while stack:
         node = stack[-1]
@@ -79,7 +79,7 @@ def apply(facts: Facts, matches: Iterable[Match]) -> Graph:
             mapped[node] = _copy(new, node, mapped)
         else:
             _replace(new, match, node, mapped)
-    new.set_outputs([mapped[o] for o in facts.graph.outputs])
+    new.set_results([mapped[o] for o in facts.graph.results], facts.graph)
     return new
 
 

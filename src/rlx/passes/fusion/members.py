@@ -13,6 +13,7 @@ from rlx.core.errors import GraphError
 from rlx.core.layout import Layout
 from rlx.core.shape import broadcast
 from rlx.ir.mir import Node
+from rlx.ir.states import is_state_update
 from rlx.ops.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.fusion import reasons
@@ -113,7 +114,7 @@ class Members:
     def _is_groupable(self, node: Node) -> bool:
         if node.is_leaf or node.has_items or node.op == "item" or node.decl.is_epilogue:
             return False
-        if node.decl.measures:
+        if node.decl.measures or is_state_update(node):
             return False
         kind = node.decl.kind
         if kind is Kind.ELEMENTWISE:

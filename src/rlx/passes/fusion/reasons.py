@@ -15,6 +15,7 @@ SEVERAL_RESULTS = "the region would have several results, and the target writes 
 TOO_MANY_RESULTS = "the region would have more results than one kernel should write"
 OTHER_PHASE = "one side runs in the Epilogue, the other before it"
 WOULD_CYCLE = "the region would form a cycle through another kernel"
+ON_MESH = "a mesh splits each of the weights by its own columns, which one product would mix"
 TOO_FAR = "too many kernels are between them to prove that the region is convex"
 
 HINTS = {
@@ -31,6 +32,7 @@ HINTS = {
     TOO_MANY_RESULTS: "drop outputs or other readers of the values inside",
     OTHER_PHASE: "nothing: step() must leave what finish() begins with",
     WOULD_CYCLE: "nothing: the kernel between them must run first",
+    ON_MESH: "nothing: each device multiplies by its part of each weight",
     TOO_FAR: "build the parts that belong together next to each other",
 }
 REFUSED = "force the decision to see what it costs: FusionOptions(force={id: True})"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rlx.core.public_calls import public_class
 from rlx.cost.decision import Decision
 from rlx.ir.mir import Graph
 from rlx.passes.bodies import nodes_within
@@ -41,6 +42,7 @@ class Missed:
         return f"missed {self.pattern} at {self.label}: {self.reason}. Hint: {self.hint}."
 
 
+@public_class
 @dataclass(frozen=True, slots=True)
 class FusionReport:
     """Counts of named shapes in the final graph, also inside regions and branches."""

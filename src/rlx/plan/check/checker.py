@@ -19,6 +19,7 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Kind
 from rlx.plan.check.claims import Facts, Fault, Finding, finding
 from rlx.plan.check.shadow_run import check_memory
+from rlx.plan.check.states import check_states
 from rlx.plan.check.symbolic import check_formulas
 
 _MAX_SIZES_TRIED = 1024
@@ -34,6 +35,7 @@ def check_plan(graph: Graph, plan: BufferPlan) -> list[Finding]:
     facts = Facts.of(graph, plan)
     found = [*_check_schedule(facts), *_check_phases(facts)]
     broken = [*_check_kernels(facts), *_check_slots(facts), *_check_views(facts)]
+    broken += [] if broken else check_states(facts)
     if not broken:
         found += _check_in_place(facts)
         found += check_memory(facts)
@@ -151,7 +153,7 @@ def _needs_a_call(node: Node, phases: Mapping[Node, Phase]) -> bool:
     if node.is_leaf:
         return False
     sized = any(not is_static(d) for shape in node.shapes for d in shape.dims)
-    return sized or any(i.op == "input" for i in node.inputs)
+    return sized or any(i.is_given for i in node.inputs)
 
 
 # -- slots, views, overwriting --------------------------------------------------------------------
@@ -205,7 +207,7 @@ def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
     if is_measured(slot.offset) or is_measured(slot.size) or is_measured(plan.arena_formula):
         yield finding(Fault.BAD_SLOT, node, "its slot is not known before the graph runs")
     per_call = node.op == "input" or plan.phases.get(node) is not Phase.PROLOGUE
-    if (slot.space is Space.ARENA) != per_call:
+    if slot.space is not Space.STATE and (slot.space is Space.ARENA) != per_call:
         yield finding(Fault.BAD_SLOT, node, f"does not belong into the {slot.space.value}")
 
 
@@ -223,7 +225,7 @@ def _check_views(facts: Facts) -> Iterator[Finding]:
             yield from _check_assembled(plan, node)
     for node in (n for n in facts.nodes if n in plan.views):
         is_made = node in facts.step or node.op in ("item", "concat")
-        if is_made and node not in slices:
+        if is_made and node not in slices and not node.decl.is_update:
             yield finding(Fault.BAD_VIEW, node, "is a kernel's result, but no slice of a concat")
         elif not is_made:
             yield from _check_alias(plan, node)

@@ -6,14 +6,19 @@ import ctypes
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 
-from rlx.backends.cpu.isa import Isa
+from rlx.backends.cpu.isa import WASM, Isa
+from rlx.backends.cpu.llvm.multiply_add import RELAXED
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.linker import linked, undefined
 from rlx.backends.cpu.runtime.memcpy import MEMORY_FUNCTIONS, memory_text
+from rlx.backends.cpu.system.stack_probe import STACK_PROBE, probe_text
+from rlx.backends.cpu.wasm.caller_code import WASM_EXPORTS, caller_text
+from rlx.backends.cpu.wasm.linker import linked as link_wasm
 from rlx.backends.llvm_compiler import Compiler, Compilers
 
 _PUBLIC = re.compile(r"^define (?!internal |hidden )(?:dso_local )?", re.MULTILINE)
@@ -28,7 +33,12 @@ def _compiler(isa: Isa) -> Compiler:
     """With the passes that explicit vector code needs: SROA, and small clean-ups. LLVM's
     vectorisers have nothing to do."""
     machine = llvm.Target.from_triple(isa.triple).create_target_machine(
-        cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="default", jit=True
+        cpu=isa.cpu,
+        features=isa.features,
+        opt=2,
+        reloc="static" if isa.is_wasm else "pic",  # WebAssembly has no other code to move past
+        codemodel="default",
+        jit=True,
     )
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
@@ -58,20 +68,40 @@ def compiled(text: str, isa: Isa) -> Blob:
 
 
 def joined(objects: Sequence[bytes], isa: Isa) -> Blob:
-    """Modules linked into one blob; it exports the functions of the first."""
+    """Modules linked into one blob; it exports the functions of the first. That of WebAssembly is
+    a module, which exports how a page calls them."""
+    if isa.is_wasm:
+        return Blob(link_wasm([*objects, _caller_object(isa)], WASM_EXPORTS), {}, isa.arch)
     missing = {name for o in objects for name in undefined(o)}
     needs_memory = not MEMORY_FUNCTIONS.isdisjoint(missing)
-    return linked([*objects, _memory_object(isa)] if needs_memory else objects)
+    more = [_memory_object(isa)] if needs_memory else []
+    more += [_probe_object(isa)] if STACK_PROBE in missing else []
+    return replace(linked([*objects, *more]), arch=isa.abi)
 
 
 def object_of(text: str, isa: Isa) -> bytes:
     """An object file of a module. Thread-safe."""
-    return _compilers(isa).object_of(_hidden(text))
+    return _compilers(_needed(text, isa)).object_of(_hidden(text))
+
+
+def _needed(text: str, isa: Isa) -> Isa:
+    """Without relaxed SIMD where nothing asks for it: see `compile_units.py`."""
+    return WASM if isa.has_relaxed_fma and RELAXED not in text else isa
+
+
+@functools.cache
+def _caller_object(isa: Isa) -> bytes:
+    return object_of(caller_text(), isa)
 
 
 @functools.cache
 def _memory_object(isa: Isa) -> bytes:
     return object_of(memory_text(), isa)
+
+
+@functools.cache
+def _probe_object(isa: Isa) -> bytes:
+    return object_of(probe_text(), isa)
 
 
 class Native:

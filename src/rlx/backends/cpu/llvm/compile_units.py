@@ -3,6 +3,10 @@
 A function that several modules use is defined in the first unit that needs it, and declared in the
 others. Unit boundaries depend on the text alone, so that a program is the same however many threads
 compile it.
+
+Functions with relaxed multiply-adds of WebAssembly are a unit of their own: with relaxed SIMD, LLVM
+makes of a comparison and a select of floats a relaxed minimum or maximum, which has any result for
+NaN. Such functions are register tiles, which compare no floats; one that does has none.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import ATTRIBUTES, STREAMING, Function
+from rlx.backends.cpu.llvm.multiply_add import RELAXED, without_relaxed
 
 UNIT_CHARS = 100_000
 """Text that LLVM compiles in about a tenth of a second."""
@@ -40,6 +45,7 @@ class Units:
         self._heads: dict[str, str] = {}
         """The declaration of every known function."""
         self._open: list[str] = []
+        self._relaxed: list[str] = []
         self._size = 0
 
     def add(self, function: Function) -> Iterator[Unit]:
@@ -60,19 +66,31 @@ class Units:
 
     def write(self, texts: Iterable[str]) -> Iterator[Unit]:
         """The units that are full with functions that call each other."""
-        new = list(texts)
+        new = [without_relaxed(t) if RELAXED in t and "fcmp " in t else t for t in texts]
         for text in new:
             self._heads |= _declarations(text)
         for text in new:
+            if RELAXED in text:
+                self._relaxed.append(text)
+                continue
             self._open.append(text)
             self._size += len(text)
             if self._size >= UNIT_CHARS:
                 yield self.last()
 
+    def relaxed(self) -> Iterator[Unit]:
+        """The functions with relaxed multiply-adds, if there are any."""
+        if self._relaxed:
+            yield self._unit(self._relaxed)
+
     def last(self, *texts: str) -> Unit:
         """The remaining functions, and more, as a unit."""
-        body = "\n".join([*self._open, *texts]).replace("define internal ", "define hidden ")
+        given = [*self._open, *texts]
         self._open, self._size = [], 0
+        return self._unit(given)
+
+    def _unit(self, texts: Iterable[str]) -> Unit:
+        body = "\n".join(texts).replace("define internal ", "define hidden ")
         defined = {m[2]: m[1] for m in _DEFINED.finditer(body)}
         own = {*defined, *_DECLARED.findall(body)}
         used = [n for n in dict.fromkeys(_NAMED.findall(body)) if n not in own]

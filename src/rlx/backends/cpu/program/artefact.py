@@ -53,6 +53,8 @@ class Artefact:
     hosts: dict[int, HostStep]
     prologue: tuple[frozenset[int], ...]
     """Of each step of the prologue, the params that it follows from, by number."""
+    call_params: frozenset[int]
+    """The params that calls read, by number; the others are read by the prologue alone."""
     packed_at: DimLike
     """Where in the weights panels begin, which calls read; before them is what panels are made of,
     mostly."""
@@ -79,6 +81,7 @@ def artefact_of(made: Assembled, blob: Blob, codegen_spans: tuple[CodegenSpan, .
         made.program.failures,
         {k: _host(n) for k, n in made.program.hosts.items()},
         made.prologue,
+        made.call_params,
         made.main.plan.weight_formula,
         Interface.planned(made.program.lir),
         codegen_spans,

@@ -189,7 +189,7 @@ class MemoryNeeds(FunctionWriter):
     def scratch(self, tasks: Iterable[Task], threads: str) -> Bound:
         most: Bound = 0
         for task in tasks:
-            most = self.code.most(most, self.align(self.value(ceiling(task.scratch))))
+            most = self.code.most(most, self.align(self.value(ceiling(task.scratch_stride))))
         return self.code.i64("mul", threads, most)
 
     def nested(self, subprogram: Subprogram) -> str:
@@ -202,7 +202,7 @@ class StepWriter(FunctionWriter):
     def __init__(self, subprogram: Subprogram, isa: Isa, names: Names) -> None:
         super().__init__(subprogram, isa, names)
         graph = subprogram.graph
-        outside = [*graph.inputs, *graph.params]
+        outside = [*graph.given, *graph.params]
         self.outside = {n: i for i, n in enumerate(outside)}
         self.first_output = len(outside)
         self.outputs = subprogram.output_indices
@@ -306,7 +306,7 @@ class StepWriter(FunctionWriter):
         self.most[0] = max(self.most[0], len(addresses))
         units, grain = (code.most(self.value(d), 1) for d in (task.units, task.grain))
         given = f"ptr @{self.names.of(task)}, ptr {self.buffers}, ptr {sizes}"
-        bytes_ = self.align(self.value(task.scratch))
+        bytes_ = self.align(self.value(task.scratch_stride))
         much = f"i64 {units}, i64 {grain}, ptr {scratch}, i64 {bytes_}, i64 {number}"
         self.check(code.let(f"call i32 @dispatch(ptr %context, {given}, {much})"))
 

@@ -30,8 +30,16 @@ def built(
     with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
         build = _Build(isa, threads)
         made = assembled(program, isa, dispatch, build.add)
-        blob = build.finish(made.subprograms)
+        blob = build.linked(build.finish(made.subprograms))
     return made, blob, build.codegen_spans()
+
+
+def built_units(program: KernelProgram, isa: Isa) -> tuple[Assembled, list[tuple[Unit, bytes]]]:
+    """A program as text and as the objects of its units, that with what is called first."""
+    with ThreadPoolExecutor(min(MAX_THREADS, default_threads())) as threads:
+        build = _Build(isa, threads)
+        made = assembled(program, isa, written=build.add)
+        return made, build.finish(made.subprograms)
 
 
 class _Build:
@@ -39,7 +47,7 @@ class _Build:
 
     def __init__(self, isa: Isa, threads: ThreadPoolExecutor) -> None:
         self._isa, self._threads, self._units = isa, threads, Units(isa)
-        self._made: list[Future[bytes]] = []
+        self._made: list[tuple[Unit, Future[bytes]]] = []
         self._spans: list[CodegenSpan] = []
         self._since = _now()
 
@@ -48,22 +56,26 @@ class _Build:
         self._compile(self._units.add(function))
         self._since = _now()
 
-    def finish(self, subprograms: Iterable[Function]) -> Blob:
-        """The program; the last of these is what is called."""
+    def finish(self, subprograms: Iterable[Function]) -> list[tuple[Unit, bytes]]:
+        """All objects; the last subprogram is what is called, and its object the first."""
         *others, run = subprograms
         names = tuple(f.name for f in (*others, run))
         self._record("write", names, self._since, sum(len(f.text) for f in (*others, run)))
         shared = [t for f in (*others, run) for t in self._units.shared(f.shared)]
         self._compile(self._units.write([*shared, *(f.text for f in others)]))
+        self._compile(self._units.relaxed())
         self._compile([self._units.last(run.text)])
-        objects = [future.result() for future in self._made]
-        start = _now()
-        blob = joined([objects[-1], *objects[:-1]], self._isa)
+        *before, last = [(unit, future.result()) for unit, future in self._made]
+        return [last, *before]
+
+    def linked(self, made: Iterable[tuple[Unit, bytes]]) -> Blob:
+        objects, start = [data for _, data in made], _now()
+        blob = joined(objects, self._isa)
         self._record("link", ("run",), start, sum(map(len, objects)))
         return blob
 
     def _compile(self, units: Iterable[Unit]) -> None:
-        self._made += [self._submitted(unit) for unit in units]
+        self._made += [(unit, self._submitted(unit)) for unit in units]
 
     def _submitted(self, unit: Unit) -> Future[bytes]:
         """Where no thread can be started, done here."""
@@ -93,4 +105,4 @@ class _Build:
 
 
 def _now() -> int:
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()

@@ -14,7 +14,13 @@ from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
 from rlx.ir.mir import Node
-from rlx.kernel.program.program import KernelProgram, KernelSequence, Subprogram
+from rlx.kernel.program.program import (
+    KernelProgram,
+    KernelSequence,
+    ProgramStep,
+    Subprogram,
+    Value,
+)
 
 CALL_ARGS = "ptr %context, ptr {arena}, ptr {externals}"
 
@@ -33,6 +39,8 @@ class Assembled:
     """Where in the weights each constant is to lie."""
     prologue: tuple[frozenset[int], ...]
     """Of each of its steps, the params that it follows from."""
+    call_params: frozenset[int]
+    """The params that calls read."""
     names: Names
     program: KernelProgram
 
@@ -76,6 +84,7 @@ def assembled(
         symbols,
         tuple(c for r in subprograms for c in _constants(r)),
         tuple(_followed(program.main)),
+        _read_by_calls(program),
         names,
         program,
     )
@@ -138,6 +147,26 @@ def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
         yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
 
 
+def _read_by_calls(program: KernelProgram) -> frozenset[int]:
+    """The params that steps of a call read, or give, by number. What a step has packed it reads no
+    more; bodies of control flow may read all that they are given."""
+    main = program.main
+    number = {n: i for i, n in enumerate(main.graph.params)}
+    if len(program.subprograms) > 1:
+        return frozenset(number.values())
+    read = {main.plan.root(o) for o in main.graph.outputs}
+    read |= {value.node for step in main.calls for value in _read_by(step)}
+    return frozenset(number[n] for n in read if n in number)
+
+
+def _read_by(step: ProgramStep) -> Iterable[Value]:
+    """The operands that a call of the step reads."""
+    if not isinstance(step.lowering, KernelSequence):
+        return step.operands
+    tasks: tuple[Task, ...] = step.lowering.schedule.tasks
+    return [step.operands[b.index] for t in tasks for b in t.buffers if b.kind == "operand"]
+
+
 def _constants(subprogram: Subprogram) -> list[tuple[DimLike, Node]]:
     slots = subprogram.plan.assignments
     found = [n for n in subprogram.graph.nodes if n.op == "constant" and n in slots]
@@ -190,7 +219,7 @@ class _Main(FunctionWriter):
             at = self._put(at, ceiling(output.shape.size_bytes))
             for dim in output.shape.dims:
                 at = self._put(at, ceiling(dim))
-        for leaf in graph.inputs:
+        for leaf in graph.given:
             for dim in leaf.shape.dims:
                 at = self._put(at, dim)
         place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")

@@ -204,7 +204,7 @@ def _row(
 ) -> Row | None:
     scratch, flag, number = more
     words: list[DimLike] = [
-        flag, len(places), task.units, task.grain, round_up(task.scratch), number, scratch
+        flag, len(places), task.units, task.grain, round_up(task.scratch_stride), number, scratch
     ]  # fmt: skip
     for place in places:
         if place is None:

@@ -23,6 +23,9 @@ from rlx.kernel.program.schedule import Buffer
 POLL_NS = 100_000
 """Between two polls of a loop inside of a unit, roughly: much more than a poll takes, and much less
 than anybody notices."""
+SCRATCH_GAP = 1024
+"""Bytes between the scratch of two workers. A prefetcher that runs past the end of one worker's
+would take lines from another core: an int8 product on two Zen 5 cores is 7 % faster with it."""
 OUT_OF_RANGE = "an index is out of range"
 
 
@@ -38,6 +41,8 @@ class Step:
     """The operands that follow from weights alone."""
     prologue_only: bool = False
     """Does it run only when weights are set?"""
+    written: Layout | None = None
+    """Of an update of a state, the elements that it writes in place."""
 
     @classmethod
     def alone(
@@ -94,8 +99,15 @@ class Task:
         """Its schedule in words, at these sizes; a data-dependent one counts as its bound."""
         units, grain = (evaluate(ceiling(d), sizes) for d in (self.units, self.grain))
         what = self.summary or f"{self.kind.value} code"
-        workers = f"{units:,} units in chunks of {grain:,}" if grain < units else "one worker"
+        workers = (
+            f"{-(-units // max(1, grain)):,} parallel tasks" if grain < units else "one thread"
+        )
         return f"{self.name}: {what}; {workers}"
+
+    @property
+    def scratch_stride(self) -> DimLike:
+        """From a worker's scratch to the next worker's, before alignment."""
+        return self.scratch + SCRATCH_GAP if self.scratch != 0 else 0
 
     @property
     def key(self) -> Hashable:

@@ -7,10 +7,9 @@ that a worker does is a record: which task, which thread, from when till when.
 
 from __future__ import annotations
 
-import ctypes
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,24 +22,30 @@ from rlx.backends.cpu.program.task import Task
 from rlx.backends.cpu.runtime.call import Entry
 from rlx.backends.cpu.runtime.program import CpuProgram, Weights
 from rlx.backends.cpu.runtime.support_code import Support
+from rlx.backends.cpu.system.base import address_of
+from rlx.backends.cpu.system.current import this_system
+from rlx.backends.cpu.system.posix import c_library
 from rlx.backends.timing import Run, Span, Timed
+from rlx.core.errors import UnsupportedError
 from rlx.ir.mir import Node
 from rlx.kernel.program.program import KernelProgram, KernelSequence, ProgramStep, Subprogram
 from rlx.ops.op import Array
 
 HEAD, RECORD = 8, 8
 """Words before the records: how many were written, how many there is room for, the clock and the
-thread's name as functions of the C library; and the words of one record."""
+thread's name as functions of the C library, and which clock; then the words of one record."""
 MOST_RECORDS = 1 << 16
 """More are counted, not kept: a loop of a million steps does not fill the memory."""
-_MONOTONIC = 1
 
 _PART = f"""
 define internal i64 @now(ptr %log) noinline {{
   %time = alloca [2 x i64], align 16
   %clock.at = getelementptr i64, ptr %log, i64 2
   %clock = load ptr, ptr %clock.at
-  %bad = call i32 %clock(i32 {_MONOTONIC}, ptr %time)
+  %kind.at = getelementptr i64, ptr %log, i64 4
+  %kind.word = load i64, ptr %kind.at
+  %kind = trunc i64 %kind.word to i32
+  %bad = call i32 %clock(i32 %kind, ptr %time)
   %s = load i64, ptr %time
   %ns.at = getelementptr i64, ptr %time, i64 1
   %ns = load i64, ptr %ns.at
@@ -234,17 +239,17 @@ def _tasks(step: ProgramStep, *, has_packing: bool) -> Iterator[Task]:
 
 def _new_log() -> Array:
     log = np.zeros(HEAD + RECORD * MOST_RECORDS, np.int64)
-    log[1:4] = MOST_RECORDS, _address("clock_gettime"), _address("pthread_self")
+    if not hasattr(time, "CLOCK_MONOTONIC"):
+        raise UnsupportedError(
+            f"kernels are not timed under {this_system().title}. `rlx bench` times whole calls."
+        )
+    library = c_library()
+    functions = address_of(library.clock_gettime), address_of(library.pthread_self)
+    clock = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # macOS has the former
+    log[1:5] = MOST_RECORDS, *functions, clock
     return log
-
-
-def _address(name: str) -> int:
-    libc: Any = ctypes.CDLL(None)
-    return ctypes.cast(libc[name], ctypes.c_void_p).value or 0
 
 
 def _clock() -> int:
     """The clock that native code reads."""
-    import time
-
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()

@@ -14,25 +14,34 @@ from rlx.backends.cpu.runtime.binding_table import (
     KEPT,
     NUM_BLOCK_SLOTS,
     NUM_OUTPUT_SLOTS,
+    NUM_VIEW_SLOTS,
     BlockSlot,
+    Exchange,
+    HolderKind,
     InputSlot,
     OutputSlot,
     Slot,
+    ViewSlot,
 )
 from rlx.backends.cpu.runtime.buffer_pool import SLACK
 from rlx.backends.cpu.runtime.control_code import Function, Value
 from rlx.backends.cpu.runtime.cpython_layout import ALIGNED, CONTIGUOUS, WRITEABLE, Field
+from rlx.backends.cpu.runtime.exchange_code import exchange_text, small_data
 from rlx.backends.cpu.runtime.interrupt_poll import INTERRUPTED
 from rlx.backends.cpu.runtime.thread_pool_layout import Place
+from rlx.backends.cpu.runtime.written_code import written_text
 
+BOUND_EXCHANGE, BOUND_FAILED = 6, 7
+"""The words of a bound callable that have the address of an exchange, and a function of what
+failed."""
 SMALL = 4096
 """Outputs below so many bytes are memory of NumPy's: it recycles those itself."""
 
 
 def binder_text() -> str:
     """`entry`, and what it calls."""
-    parts = [checks_text(), _evaluate(), _block(), _new_array(), _output(), _outputs()]
-    parts += [_undo(), _wrap(), _results()]
+    parts = [exchange_text(), checks_text(), written_text(), _evaluate(), _block(), _new_array()]
+    parts += [_output(), _outputs(), _undo(), _wrap(), _results()]
     return "\n".join([*parts, _run(), _attempt(), _entry()])
 
 
@@ -102,14 +111,16 @@ def _new_array() -> str:
     return f.text()
 
 
-# how an attempt ends: done, left to `slow`, or with an exception that is set
-_DONE, _SLOW, _RAISED = 0, 1, 2
+# how an attempt ends: done, left to `slow`, with an exception that is set, or with a failure of
+# the model, whose number is stored
+_DONE, _SLOW, _RAISED, _FAILED = 0, 1, 2, 3
 
 
 def _output() -> str:
     """Memory for an output that is not given: a holder of it, and its address."""
     f = Function(
-        "define internal i32 @output(ptr %table, ptr %record, ptr %need, ptr %holder, ptr %place)"
+        "define internal i32 @output(ptr %table, ptr %exchange, ptr %record, ptr %need, "
+        "ptr %holder, ptr %place)"
     )
     size = f.word("%need")
     is_own = f.let(f"xor i1 {f.test('ult', 'i64', size, SMALL)}, true")
@@ -122,17 +133,30 @@ def _output() -> str:
         base = f.address(block, BlockSlot.OBJECT)
         f.call("void", f.address("%table", Slot.INC_REF), f"ptr {base}")
         f.put(f"ptr {base}", "%holder", 0)
-        f.put("i64 1", "%holder", 1)
+        f.put(f"i64 {int(HolderKind.BLOCK)}", "%holder", 1)
         f.put(f"ptr {f.address(block, BlockSlot.DATA)}", "%place")
         f.give(f"i32 {_DONE}")
+    with f.when(f.test("ne", "ptr", "%exchange", "null")):
+        _small_output(f, size)
     given = "ptr %table", "ptr %record", f"ptr {f.nth('%need', 1)}", "ptr null"
     made = f.call("ptr", "@new_array", *given)
     f.give_if(f.test("eq", "ptr", made, "null"), f"i32 {_RAISED}")
     f.put(f"ptr {made}", "%holder", 0)
-    f.put("i64 0", "%holder", 1)
+    f.put(f"i64 {int(HolderKind.OBJECT)}", "%holder", 1)
     f.put(f"ptr {f.load('ptr', made, Field.DATA)}", "%place")
     f.give(f"i32 {_DONE}")
     return f.text()
+
+
+def _small_output(f: Function, size: str) -> None:
+    """An output behind the managed tensor that describes it."""
+    given = "ptr %exchange", "ptr %record", f"i64 {size}"
+    made = f.call("ptr", "@new_managed", *given)
+    f.give_if(f.test("eq", "ptr", made, "null"), f"i32 {_SLOW}")
+    f.put(f"ptr {made}", "%holder", 0)
+    f.put(f"i64 {int(HolderKind.MANAGED)}", "%holder", 1)
+    f.put(f"ptr {small_data(f, made, '%record')}", "%place")
+    f.give(f"i32 {_DONE}")
 
 
 def _given_output() -> str:
@@ -146,17 +170,19 @@ def _given_output() -> str:
     flags = CONTIGUOUS | ALIGNED | WRITEABLE
     given = "ptr %table", "ptr %record", "ptr %array", f"i32 {flags}"
     f.give_if(f.let(f"xor i1 {f.call('i1', '@array_fits', *given)}, true"), f"i32 {_SLOW}")
-    same = f.call("i1", "@same_dims", "ptr %array", f"ptr {f.nth('%need', 1)}")
+    data, dims = (f.load("ptr", "%array", at) for at in (Field.DATA, Field.DIMS))
+    rank, wanted = f.word("%record", OutputSlot.RANK), f.nth("%need", 1)
+    same = f.call("i1", "@same_dims", f"ptr {dims}", f"i64 {rank}", f"ptr {wanted}")
     f.give_if(f.let(f"xor i1 {same}, true"), f"i32 {_SLOW}")
     pair = f.nth("%edges", f.let("shl i64 %count, 1"))
-    note_edges(f, pair, "%array", f.word("%record", OutputSlot.ITEM_BYTES))
+    note_edges(f, pair, (data, dims), "%record")
     edges = f"i64 {f.word(pair, 0)}", f"i64 {f.word(pair, 1)}"
     apart = f.call("i1", "@apart", "ptr %edges", "i64 %count", *edges)
     f.give_if(f.let(f"xor i1 {apart}, true"), f"i32 {_SLOW}")
     f.call("void", f.address("%table", Slot.INC_REF), "ptr %array")
     f.put("ptr %array", "%holder", 0)
-    f.put("i64 0", "%holder", 1)
-    f.put(f"ptr {f.load('ptr', '%array', Field.DATA)}", "%place")
+    f.put(f"i64 {int(HolderKind.OBJECT)}", "%holder", 1)
+    f.put(f"ptr {data}", "%place")
     f.give(f"i32 {_DONE}")
     return f.text()
 
@@ -164,8 +190,8 @@ def _given_output() -> str:
 def _outputs() -> str:
     """Memory for all outputs. `%given` points to the arrays given for them, or is null."""
     f = Function(
-        "define internal i32 @outputs(ptr %table, ptr %needs, ptr %holders, ptr %places, "
-        "ptr %given, ptr %edges)"
+        "define internal i32 @outputs(ptr %table, ptr %exchange, ptr %needs, ptr %holders, "
+        "ptr %places, ptr %given, ptr %edges)"
     )
     at, outputs = f.slot("ptr"), f.address("%table", Slot.OUTPUTS)
     f.do(f"store ptr {f.nth('%needs', 2)}, ptr {at}")
@@ -173,14 +199,16 @@ def _outputs() -> str:
         record = f.nth(outputs, f.let(f"mul i64 {i}, {NUM_OUTPUT_SLOTS}"))
         need, code = f.load("ptr", at), f.slot("i32")
         holder, place = f.nth("%holders", f.let(f"shl i64 {i}, 1")), f.nth("%places", i)
-        common = "ptr %table", f"ptr {record}", f"ptr {need}", f"ptr {holder}", f"ptr {place}"
+        common = f"ptr {record}", f"ptr {need}", f"ptr {holder}", f"ptr {place}"
         is_given = f.test("ne", "ptr", "%given", "null")
         with f.when(is_given):
             count = f.add(f.word("%table", Slot.NUM_INPUTS), i)
             more = f"ptr {f.address('%given', i)}", "ptr %edges", f"i64 {count}"
-            f.do(f"store i32 {f.call('i32', '@given_output', *common, *more)}, ptr {code}")
+            made = f.call("i32", "@given_output", "ptr %table", *common, *more)
+            f.do(f"store i32 {made}, ptr {code}")
         with f.when(f.let(f"xor i1 {is_given}, true")):
-            f.do(f"store i32 {f.call('i32', '@output', *common)}, ptr {code}")
+            own = "ptr %table", "ptr %exchange", *common
+            f.do(f"store i32 {f.call('i32', '@output', *own)}, ptr {code}")
         failed = f.load("i32", code)
         f.give_if(f.test("ne", "i32", failed, _DONE), f"i32 {failed}")
         step = f.add(f.word(record, OutputSlot.RANK), 1)
@@ -191,11 +219,16 @@ def _outputs() -> str:
 
 def _undo() -> str:
     """Let go of what outputs hold so far."""
-    f = Function("define internal void @undo(ptr %table, ptr %holders)")
-    with f.count(f.word("%table", Slot.NUM_OUTPUTS)) as i:
-        held = f.address("%holders", f.let(f"shl i64 {i}, 1"))
-        with f.when(f.test("ne", "ptr", held, "null")):
+    f = Function("define internal void @undo(ptr %table, ptr %exchange, ptr %holders)")
+    with f.count(f.word("%table", Slot.NUM_OUTPUTS)) as i, f.forever() as (_, skip):
+        holder = f.nth("%holders", f.let(f"shl i64 {i}, 1"))
+        held, kind = f.address(holder), f.word(holder, 1)
+        f.jump_if(f.test("eq", "ptr", held, "null"), skip)
+        with f.when(f.test("eq", "i64", kind, int(HolderKind.MANAGED))):
+            f.call("void", f.address("%exchange", Exchange.FREE), f"ptr {held}")
+        with f.when(f.test("ne", "i64", kind, int(HolderKind.MANAGED))):
             f.call("void", f.address("%table", Slot.DEC_REF), f"ptr {held}")
+        f.jump_if("true", skip)
     f.give()
     return f.text()
 
@@ -205,13 +238,15 @@ def _wrap() -> str:
     f = Function(
         "define internal i1 @wrap(ptr %table, ptr %record, ptr %need, ptr %holder, ptr %place)"
     )
-    f.give_if(f.test("eq", "i64", f.word("%holder", 1), 0), "i1 true")
+    is_made = f.test("eq", "i64", f.word("%holder", 1), int(HolderKind.OBJECT))
+    f.give_if(is_made, "i1 true")
     dims, data = f.nth("%need", 1), f.address("%place")
     given = "ptr %table", "ptr %record", f"ptr {dims}", f"ptr {data}"
     made = f.call("ptr", "@new_array", *given)
     f.give_if(f.test("eq", "ptr", made, "null"), "i1 false")
     base = f.address("%holder")
     f.put(f"ptr {made}", "%holder", 0)
+    f.put(f"i64 {int(HolderKind.OBJECT)}", "%holder", 1)
     code = f.call("i32", f.address("%table", Slot.SET_BASE), f"ptr {made}", f"ptr {base}")
     f.give(f"i1 {f.test('eq', 'i32', code, 0)}")
     return f.text()
@@ -223,7 +258,7 @@ def _results() -> str:
     at, outputs = f.slot("ptr"), f.address("%table", Slot.OUTPUTS)
     f.do(f"store ptr {f.nth('%needs', 2)}, ptr {at}")
     count = f.word("%table", Slot.NUM_OUTPUTS)
-    undo = "ptr %table", "ptr %holders"
+    undo = "ptr %table", "ptr null", "ptr %holders"
     with f.count(count) as i:
         record, need = f.nth(outputs, f.let(f"mul i64 {i}, {NUM_OUTPUT_SLOTS}")), f.load("ptr", at)
         holder, place = f.nth("%holders", f.let(f"shl i64 {i}, 1")), f.nth("%places", i)
@@ -278,35 +313,63 @@ def _run() -> str:
     with f.when(f.test("ne", "ptr", held, "null")):
         f.call("void", dec, f"ptr {held}")
     f.give_if(f.test("eq", "i32", code, INTERRUPTED), f"i32 {_RAISED}")
-    failed = f.test("ne", "i32", code, 0)
-    f.give(f"i32 {f.let(f'select i1 {failed}, i32 {_SLOW}, i32 {_DONE}')}")
+    f.give_if(f.test("eq", "i32", code, 0), f"i32 {_DONE}")
+    number = f.word("%context", Word.FAILED)
+    with f.when(f.test("eq", "i64", f.let(f"and i64 {number}, {0xFFFFFFFF}"), 0)):
+        wide = f.let(f"zext i32 {code} to i64")
+        f.put(f"i64 {f.let(f'or i64 {number}, {wide}')}", "%context", Word.FAILED)
+    is_final = f.test("ne", "i64", f.word("%table", Slot.RUNS_ONCE), 0)
+    f.give(f"i32 {f.let(f'select i1 {is_final}, i32 {_FAILED}, i32 {_SLOW}')}")
     return f.text()
 
 
 def _attempt() -> str:
     """The whole call; gives how it ended, and where it is done stores the result."""
-    f = Function("define internal i32 @attempt(ptr %table, ptr %args, i64 %count, ptr %result)")
+    f = Function(
+        "define internal i32 @attempt(ptr %table, ptr %exchange, ptr %args, i64 %count, "
+        "ptr %result)"
+    )
     slow = f"i32 {_SLOW}"
     inputs, outputs = (f.word("%table", s) for s in (Slot.NUM_INPUTS, Slot.NUM_OUTPUTS))
-    has_outs = f.test("eq", "i64", "%count", f.add(inputs, outputs))
-    known = f.let(f"or i1 {has_outs}, {f.test('eq', 'i64', '%count', inputs)}")
-    f.give_if(f.let(f"xor i1 {known}, true"), slow)
+    has_outs = _counted(f, inputs, outputs)
     asked = f.word(f.address("%table", Slot.POOL), Place.ASKED)
     f.give_if(f.test("slt", "i64", asked, f.word("%table", Slot.THREADS)), slow)
     weights = f.address("%table", Slot.WEIGHTS)
     f.give_if(f.test("eq", "ptr", weights, "null"), slow)
     context, symbols, places = _context(f, inputs, outputs, weights)
-    common = "ptr %table", "ptr %args"
+    views = _words(f, f.let(f"mul i64 {f.add(inputs, 1)}, {NUM_VIEW_SLOTS}"))
+    common = "ptr %table", "ptr %exchange", "ptr %args", f"ptr {views}"
     fits = f.call("i1", "@inputs_fit", *common, f"ptr {symbols}", f"ptr {places}")
     f.give_if(f.let(f"xor i1 {fits}, true"), slow)
     good = f.call("i1", "@evaluate", "ptr %table", f"ptr {context}", f"ptr {symbols}")
     f.give_if(f.let(f"xor i1 {good}, true"), slow)
     needs = _own_needs(f, context)
-    fits = f.call("i1", "@dims_fit", *common, f"ptr {needs}")
+    fits = f.call("i1", "@dims_fit", "ptr %table", f"ptr {views}", f"ptr {needs}")
     f.give_if(f.let(f"xor i1 {fits}, true"), slow)
-    given = _given(f, has_outs, inputs, outputs)
+    with f.when(f.test("ne", "ptr", "%exchange", "null")):
+        fits = f.call("i1", "@begin_writes", *common)
+        f.give_if(f.let(f"xor i1 {fits}, true"), slow)
+    given = _given(f, has_outs, (inputs, outputs), views)
     _finish(f, (context, needs, places, weights), given, outputs)
     return f.text()
+
+
+def _counted(f: Function, inputs: str, outputs: str) -> str:
+    """Go on with as many arguments as there should be, the watched ones unchanged; are arrays for
+    outputs among them?"""
+    slow, has_outs = f"i32 {_SLOW}", f.slot("i1")
+    f.do(f"store i1 false, ptr {has_outs}")
+    with f.when(f.test("ne", "ptr", "%exchange", "null")):
+        wanted = f.word("%exchange", Exchange.NUM_ARGUMENTS)
+        f.give_if(f.test("ne", "i64", "%count", wanted), slow)
+        same = f.call("i1", "@is_unchanged", "ptr %exchange", "ptr %args")
+        f.give_if(f.let(f"xor i1 {same}, true"), slow)
+    with f.when(f.test("eq", "ptr", "%exchange", "null")):
+        is_more = f.test("eq", "i64", "%count", f.add(inputs, outputs))
+        f.do(f"store i1 {is_more}, ptr {has_outs}")
+        known = f.let(f"or i1 {is_more}, {f.test('eq', 'i64', '%count', inputs)}")
+        f.give_if(f.let(f"xor i1 {known}, true"), slow)
+    return f.load("i1", has_outs)
 
 
 def _words(f: Function, count: Value) -> str:
@@ -340,17 +403,19 @@ def _own_needs(f: Function, context: str) -> str:
     return needs
 
 
-def _given(f: Function, has_outs: str, inputs: str, outputs: str) -> tuple[str, str]:
+def _given(f: Function, has_outs: str, counts: tuple[str, str], views: str) -> tuple[str, str]:
     """The arrays given for outputs, or null; and where the arrays that are given begin and end."""
+    inputs, outputs = counts
     edges = _words(f, f.let(f"shl i64 {f.add(f.add(inputs, outputs), 1)}, 1"))
     at = f.slot("ptr")
     has_outs = f.let(f"and i1 {has_outs}, {f.test('ne', 'i64', outputs, 0)}")
     with f.when(has_outs):
         f.do(f"store ptr {f.address('%table', Slot.INPUTS)}, ptr {at}")
         with f.count(inputs) as i:
-            array, record = f.address("%args", i), f.load("ptr", at)
+            view, record = f.nth(views, f.let(f"mul i64 {i}, {NUM_VIEW_SLOTS}")), f.load("ptr", at)
             pair = f.nth(edges, f.let(f"shl i64 {i}, 1"))
-            note_edges(f, pair, array, f.word(record, InputSlot.ITEM_BYTES))
+            array = f.address(view, ViewSlot.DATA), f.address(view, ViewSlot.DIMS)
+            note_edges(f, pair, array, record)
             step = f.add(f.word(record, InputSlot.RANK), InputSlot.DIMS)
             f.do(f"store ptr {f.nth(record, step)}, ptr {at}")
     given = f.let(f"select i1 {has_outs}, ptr {f.nth('%args', inputs)}, ptr null")
@@ -367,8 +432,9 @@ def _finish(
         f.put("i64 0", holders, i)
     first = f.add(f.word("%table", Slot.NUM_INPUTS), f.word("%table", Slot.NUM_PARAMS))
     spots = f.nth(places, first)
-    common = "ptr %table", f"ptr {needs}", f"ptr {holders}", f"ptr {spots}"
-    code = f.call("i32", "@outputs", *common, f"ptr {given[0]}", f"ptr {given[1]}")
+    common = f"ptr {needs}", f"ptr {holders}", f"ptr {spots}"
+    more = *common, f"ptr {given[0]}", f"ptr {given[1]}"
+    code = f.call("i32", "@outputs", "ptr %table", "ptr %exchange", *more)
     ended = f.slot("i32")
     f.do(f"store i32 {code}, ptr {ended}")
     with f.when(f.test("eq", "i32", code, _DONE)):
@@ -376,23 +442,45 @@ def _finish(
         f.do(f"store i32 {ran}, ptr {ended}")
     left = f.load("i32", ended)
     with f.when(f.test("ne", "i32", left, _DONE)):
-        f.call("void", "@undo", "ptr %table", f"ptr {holders}")
+        f.call("void", "@undo", "ptr %table", "ptr %exchange", f"ptr {holders}")
+        with f.when(f.test("eq", "i32", left, _FAILED)):
+            f.put(f"i64 {f.word(context, Word.FAILED)}", "%result")
         f.give(f"i32 {left}")
-    f.put(f"ptr {f.call('ptr', '@results', *common)}", "%result")
+    with f.when(f.test("ne", "ptr", "%exchange", "null")):
+        made = f.call("ptr", "@tensor_results", "ptr %table", "ptr %exchange", *common)
+        f.put(f"ptr {made}", "%result")
+        f.give(f"i32 {_DONE}")
+    f.put(f"ptr {f.call('ptr', '@results', 'ptr %table', *common)}", "%result")
     f.give(f"i32 {_DONE}")
 
 
 def _entry() -> str:
-    """What Python calls. The data of `self` are the addresses of a table and of `slow`."""
+    """What Python calls. The data of `self` are the addresses of a table and of `slow`, four words
+    of Python's own, the address of the words of an exchange, or null, and that of a function of a
+    failure's number."""
     f = Function("define ptr @entry(ptr %self, ptr %args, i64 %count)")
     bound, result = f.load("ptr", "%self", Field.DATA), f.slot("ptr")
     f.do(f"store ptr null, ptr {result}")
     table = f.address(bound)
-    given = f"ptr {table}", "ptr %args", "i64 %count", f"ptr {result}"
+    exchange = f.address(bound, BOUND_EXCHANGE)
+    given = f"ptr {table}", f"ptr {exchange}", "ptr %args", "i64 %count", f"ptr {result}"
     code = f.call("i32", "@attempt", *given)
     with f.when(f.test("eq", "i32", code, _SLOW)):
         call, slow = f.address(table, Slot.CALL_OBJECT), f.address(bound, 1)
         given = f"ptr {slow}", "ptr %args", "i64 %count", "ptr null"
         f.give(f"ptr {f.call('ptr', call, *given)}")
+    with f.when(f.test("eq", "i32", code, _FAILED)):
+        _give_failure(f, table, f.address(bound, BOUND_FAILED), result)
     f.give(f"ptr {f.load('ptr', result)}")
     return f.text()
+
+
+def _give_failure(f: Function, table: str, failed: str, result: str) -> None:
+    """What the function of a failure gives for its number."""
+    number = f.call("ptr", f.address(table, Slot.NEW_INT), f"i64 {f.word(result)}")
+    f.give_if(f.test("eq", "ptr", number, "null"), "ptr null")
+    f.put(f"ptr {number}", result)
+    given = f"ptr {failed}", f"ptr {result}", "i64 1", "ptr null"
+    made = f.call("ptr", f.address(table, Slot.CALL_OBJECT), *given)
+    f.call("void", f.address(table, Slot.DEC_REF), f"ptr {number}")
+    f.give(f"ptr {made}")

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rlx.core.dlpack import CODES
+from rlx.core.exchange import MAX_ORDERED
+
 KEPT = 4
 """Blocks kept for each output, and for the arena."""
 
@@ -48,9 +51,11 @@ class Slot(IntEnum):
     CALL_OBJECT = 24
     NEW_TUPLE = 25
     SET_ITEM = 26
+    NEW_INT = 27
+    RUNS_ONCE = 28
 
 
-NUM_SLOTS = 27
+NUM_SLOTS = 29
 
 
 class InputSlot(IntEnum):
@@ -59,7 +64,9 @@ class InputSlot(IntEnum):
     DESCR = 0
     RANK = 1
     ITEM_BYTES = 2
-    DIMS = 3
+    CODE = 3
+    """Its dtype as DLPack states it."""
+    DIMS = 4
 
 
 class OutputSlot(IntEnum):
@@ -68,8 +75,9 @@ class OutputSlot(IntEnum):
     DESCR = 0
     RANK = 1
     ITEM_BYTES = 2
-    IS_MEASURED = 3
-    BLOCKS = 4
+    CODE = 3
+    IS_MEASURED = 4
+    BLOCKS = 5
 
 
 class BlockSlot(IntEnum):
@@ -82,6 +90,127 @@ class BlockSlot(IntEnum):
 
 NUM_BLOCK_SLOTS = 3
 NUM_OUTPUT_SLOTS = OutputSlot.BLOCKS + KEPT * NUM_BLOCK_SLOTS
+
+
+class ViewSlot(IntEnum):
+    """An input as it was read: its first byte, the address of its dims, and room for dims in
+    another order than the object has them."""
+
+    DATA = 0
+    DIMS = 1
+    ORDERED = 2
+
+
+NUM_VIEW_SLOTS = ViewSlot.ORDERED + MAX_ORDERED
+
+
+class Exchange(IntEnum):
+    """The words of calls on objects of another library: see `core/exchange.py`."""
+
+    TYPE = 0
+    OTHER_TYPE = 1
+    FROM_OBJECT = 2
+    TO_OBJECT = 3
+    POINTER = 4
+    """Where in an object the pointer to its guarded word is, in bytes; 0 where nothing is."""
+    GUARDED = 5
+    REFUSED = 6
+    """Bits of the guarded word that no object may have."""
+    NUM_ARGUMENTS = 7
+    SOURCES = 8
+    """Address of a record for each input."""
+    NUM_RESULTS = 9
+    RESULTS = 10
+    """Address of a record for each result."""
+    IS_TUPLE = 11
+    NUM_WATCHED = 12
+    WATCHED = 13
+    """Address of a record for each watched object."""
+    STORAGE = 14
+    DATA = 15
+    OFFSET = 16
+    COUNTER = 17
+    NUMBER = 18
+    MALLOC = 19
+    FREE = 20
+    IS_INITIALIZED = 21
+    ENSURE = 22
+    RELEASE = 23
+    CLEAR = 24
+    NO_MEMORY = 25
+    DELETER = 26
+    NUM_WRITTEN = 27
+    WRITTEN = 28
+    """Address of a record for each input that is written."""
+
+
+NUM_EXCHANGE_SLOTS = 29
+
+
+class SourceSlot(IntEnum):
+    """An input of an exchange: the number of an argument or -1, the object, and the address of the
+    order of its axes, or 0."""
+
+    PLACE = 0
+    OBJECT = 1
+    ORDER = 2
+
+
+NUM_SOURCE_SLOTS = 3
+
+
+class ResultSlot(IntEnum):
+    """A result of an exchange: its output, where the dims of that are in the needs, and the address
+    of the order of its axes, or 0."""
+
+    OUTPUT = 0
+    DIMS = 1
+    ORDER = 2
+
+
+NUM_RESULT_SLOTS = 3
+
+
+class HolderKind(IntEnum):
+    """What holds the memory of an output: an object that is the result, a block that the result is
+    made over, or a managed tensor that has the data behind it."""
+
+    OBJECT = 0
+    BLOCK = 1
+    MANAGED = 2
+
+
+class WatchSlot(IntEnum):
+    """A watched object: the argument that must be it, or -1, and its state."""
+
+    OBJECT = 0
+    PLACE = 1
+    STORAGE = 2
+    DATA = 3
+    OFFSET = 4
+    NUMBER = 5
+
+
+NUM_WATCH_SLOTS = 6
+
+
+class WrittenSlot(IntEnum):
+    """An input that calls write: its number, and the memory that is known to be no weight's."""
+
+    INPUT = 0
+    BEGIN = 1
+    END = 2
+
+
+NUM_WRITTEN_SLOTS = 3
+
+
+def dlpack_code(dtype: np.dtype[Any]) -> int:
+    """The dtype as the 32-bit word of a DLTensor; -1 where DLPack has none."""
+    if dtype not in CODES:
+        return -1
+    code, bits = CODES[dtype]
+    return code | bits << 8 | 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +242,8 @@ class Binding:
     threads: int = 1
     has_host_steps: bool = False
     """Does Python take part? Such a call is never tried twice, so it goes step by step."""
+    writes_states: bool = False
+    """Does it write states? Such a call is never run twice, so a failure of it is final."""
 
     @property
     def num_needs(self) -> int:

@@ -23,7 +23,7 @@ class Blob:
     code: bytes
     exports: dict[str, int]
     arch: str
-    """As `platform.machine` says it."""
+    """The architecture, and the calling convention where it has several: `System.abi`."""
 
     def to_bytes(self) -> bytes:
         arch = self.arch.encode()

@@ -8,24 +8,28 @@ it is free. All of that is read and changed under Python's lock.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
-import os
 import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlx.backends.cpu.runtime.binding_table import KEPT, NUM_BLOCK_SLOTS, BlockSlot
-from rlx.backends.cpu.runtime.cpython_layout import Field, can_bind
+from rlx.backends.cpu.runtime.cpython_layout import can_bind, references
+from rlx.backends.cpu.system.current import hold_over_fork
 from rlx.core.errors import OutOfMemoryError
 from rlx.core.memory_limits import require_memory
+from rlx.core.pages import anonymous_memory
 from rlx.ops.op import Array
 
 HUGE = 2 << 20
 _PAGE = 4096
 SLACK = 64 << 10
 """A result may hold a block twice its size and this much more, and no larger."""
+
+_KEPT_AND_TAKEN = 2
+"""References to a block's memory that the keeper and one who takes it hold; a local variable would
+add one in some versions of CPython and none in others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,11 @@ def new_block(size: int, often: int = 0) -> Block:
 def _mapped(size: int) -> mmap.mmap:
     require_memory(size, "a block of memory")
     try:
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return anonymous_memory(size)
     except (OSError, OverflowError):
-        raise OutOfMemoryError(f"there is no memory for {size:,} bytes.") from None
+        raise OutOfMemoryError(
+            f"there is no memory for {size:,} bytes. Use smaller inputs, or end other programs."
+        ) from None
 
 
 def _rounded(size: int) -> int:
@@ -72,9 +78,7 @@ def _rounded(size: int) -> int:
 
 
 _keeping = threading.RLock()
-os.register_at_fork(
-    before=_keeping.acquire, after_in_parent=_keeping.release, after_in_child=_keeping.release
-)
+hold_over_fork(_keeping)
 
 
 class Keeper:
@@ -101,10 +105,9 @@ class Keeper:
         for block in self._kept:
             if block is None or not self._suits(block, size):
                 continue
-            base = block.base
-            # held by `block` and by `base`: whoever looks from now on finds it held
-            if ctypes.c_int32.from_address(id(base) + Field.COUNT).value == 2:
-                return Block(base, block.data, block.size)
+            found = replace(block)  # whoever looks from now on finds it held
+            if references(id(found.base)) == _KEPT_AND_TAKEN:
+                return found
         return None
 
     def _suits(self, block: Block, size: int) -> bool:

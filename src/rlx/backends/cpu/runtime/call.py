@@ -31,12 +31,20 @@ from rlx.backends.cpu.runtime.binding_table import (
     Needs,
     OutputSlot,
     Slot,
+    dlpack_code,
 )
 from rlx.backends.cpu.runtime.buffer_pool import Block, Keeper
-from rlx.backends.cpu.runtime.cpython_layout import array_functions, can_bind, python_functions
+from rlx.backends.cpu.runtime.cpython_layout import (
+    array_functions,
+    can_bind,
+    python_functions,
+    warn_slow_calls,
+)
+from rlx.backends.cpu.runtime.exchange_words import ExchangeWords
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import Support
 from rlx.core.errors import Error
+from rlx.core.exchange import ExchangeCall
 from rlx.ops.op import Array
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -52,6 +60,10 @@ class FailedAt:
 
     step: int
     code: int
+
+
+Failed = Callable[[FailedAt], Any]
+"""What a call gives whose step failed, or the error that it raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +107,21 @@ class Entry:
         self._arenas = Keeper(self._arena_words, is_bounded=False)
         self._keepers = [Keeper(o[OutputSlot.BLOCKS :], is_bounded=True) for o in self._outputs]
         self._fill()
-        is_native = can_bind() and not binding.has_host_steps
-        self._native = self._bound(_unfit, None) if is_native else None
+        self._native = self._bound(_unfit, _as_failed, None) if self._is_native else None
+
+    @property
+    def _is_native(self) -> bool:
+        """Can calls be bound natively? Where Python takes part in them anyway, they are not."""
+        if self.binding.has_host_steps:
+            return False
+        if not can_bind():
+            warn_slow_calls()
+        return can_bind()
 
     def _describe_outputs(self) -> None:
         for words, output in zip(self._outputs, self.binding.outputs):
-            known = id(output.dtype), output.rank, output.dtype.itemsize, int(output.is_measured)
-            words[: OutputSlot.BLOCKS] = known
+            known = id(output.dtype), output.rank, output.dtype.itemsize, dlpack_code(output.dtype)
+            words[: OutputSlot.BLOCKS] = *known, int(output.is_measured)
 
     def _fill(self) -> None:
         """All that does not change."""
@@ -116,25 +136,45 @@ class Entry:
             Slot.INPUTS: self._inputs.ctypes.data, Slot.OUTPUTS: self._outputs.ctypes.data,
             Slot.ARENAS: self._arena_words.ctypes.data, Slot.CACHED_SYMBOLS: cached,
             Slot.CACHED_NEEDS: cached + 8 * binding.num_symbols, Slot.ARRAY_TYPE: id(np.ndarray),
+            Slot.RUNS_ONCE: int(binding.writes_states),
         }  # fmt: skip
         for slot, value in known.items():
             self._words[slot] = value
         if can_bind():
             self._words[Slot.NEW_ARRAY : Slot.SET_BASE + 1] = array_functions()
-            self._words[Slot.SAVE_THREAD : Slot.SET_ITEM + 1] = python_functions()
+            self._words[Slot.SAVE_THREAD : Slot.NEW_INT + 1] = python_functions()
 
     # -- the quick way --------------------------------------------------------------------------
 
-    def callable(self, slow: Callable[..., Any]) -> Callable[..., Any]:
+    def callable(
+        self, slow: Callable[..., Any], failed: Failed | None = None
+    ) -> Callable[..., Any]:
         """A function of Python that is native code; `slow` itself where Python takes part, or
-        where objects are laid out in a way that native code does not know."""
-        return slow if self._native is None else self._bound(slow, self)
+        where objects are laid out in a way that native code does not know. `failed` is called
+        where a step fails of a call that cannot be run again."""
+        return slow if self._native is None else self._bound(slow, _numbered(failed), self)
 
-    def _bound(self, slow: Callable[..., Any], owned: Any) -> Callable[..., Any]:
+    def exchange(
+        self, call: ExchangeCall, slow: Callable[..., Any], failed: Failed
+    ) -> Callable[..., Any] | None:
+        """The same for objects of another library; None where native code cannot call it."""
+        if self._native is None:
+            return None
+        self._support.stay()
+        words = ExchangeWords(call, self.binding, self._support.code.address("release"))
+        return self._bound(slow, _numbered(failed), (self, words), words.address)
+
+    def _bound(
+        self,
+        slow: Callable[..., Any],
+        failed: Callable[[int], Any],
+        owned: Any,
+        exchange: int = 0,
+    ) -> Callable[..., Any]:
         entry = self._support.code.address("entry")
         method = ctypes.addressof(_NAME), entry, _FASTCALL, 0
-        words = self._words.ctypes.data, id(slow), *method
-        bound = _owner(words, (slow, owned))
+        words = self._words.ctypes.data, id(slow), *method, exchange, id(failed)
+        bound = _owner(words, (slow, failed, owned))
         return _new_method(bound.ctypes.data + 16, id(bound), None, None)
 
     # -- weights --------------------------------------------------------------------------------
@@ -208,12 +248,14 @@ class Entry:
 
     def _natively(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None]
-    ) -> list[Array] | None:
+    ) -> list[Array] | FailedAt | None:
         """The quick way, where it is open."""
         is_mixed = len({o is None for o in outputs}) > 1
         if self._native is None or is_mixed:
             return None
         made = self._native(*inputs, *(o for o in outputs if o is not None))
+        if isinstance(made, FailedAt):
+            return made
         return [made] if isinstance(made, np.ndarray) else made and list(made)
 
     def _step_by_step(
@@ -336,7 +378,21 @@ def _unfit(*_: Any) -> None:
 
 def _input_words(given: Input) -> list[int]:
     numbers = [-1 if n is None else n for n in given.symbols]
-    return [id(given.dtype), len(numbers), given.dtype.itemsize, *numbers]
+    kind = id(given.dtype), len(numbers), given.dtype.itemsize, dlpack_code(given.dtype)
+    return [*kind, *numbers]
+
+
+def _as_failed(number: int) -> FailedAt:
+    """A failure from its number: the step, and 32 bits of its code."""
+    return FailedAt(number >> 32, number & 0xFFFFFFFF)
+
+
+def _numbered(failed: Failed | None) -> Callable[[int], Any]:
+    return lambda number: (failed or _unexplained)(_as_failed(number))
+
+
+def _unexplained(failed: FailedAt) -> Any:
+    raise Error(f"step {failed.step} failed with code {failed.code}.")
 
 
 def _failure(words: Array, code: int) -> FailedAt:

@@ -21,23 +21,12 @@ from rlx.backends.cpu.runtime.thread_pool_layout import Place
 INTERRUPTED = 0x7FFFFFFF
 """What a run gives where a handler of Python raised; no step has such a code."""
 PERIOD_NS = 50_000_000
-_COARSE = 6
-"""CLOCK_MONOTONIC_COARSE: the time of the last tick, which takes a few nanoseconds to read."""
 _SHORT_NS, _LONG_NS = 10_000_000, 40_000_000
 """A piece that takes less is followed by one of twice as many units, by half as many if more."""
 
 
 def poll_text() -> str:
-    return "\n".join([_now(), _poll_at(), _poll(), _worker_poll(), _alone(), _call_python()])
-
-
-def _now() -> str:
-    f = Function("define internal i64 @now(ptr %system)")
-    time = f.slot("[2 x i64]", 16)
-    f.call("i32", f.address("%system", Place.CLOCK), f"i32 {_COARSE}", f"ptr {time}")
-    seconds = f.let(f"mul i64 {f.word(time)}, 1000000000")
-    f.give(f"i64 {f.add(seconds, f.word(time, 1))}")
-    return f.text()
+    return "\n".join([_poll_at(), _poll(), _worker_poll(), _alone(), _call_python()])
 
 
 def _poll_at() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +21,10 @@ from rlx.backends.cpu.runtime.support_code import Support
 from rlx.core.arrays import as_array
 from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, OutOfMemoryError
+from rlx.core.exchange import ExchangeCall
 from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity, outgrown
 from rlx.core.memory_limits import memory_bytes
+from rlx.core.params import Params
 from rlx.core.shape import Shape
 from rlx.ir.interpret import infer_binding
 from rlx.ops.op import Array, lookup
@@ -37,10 +39,14 @@ GROWTH = 128
 where it is more than the machine has, before a product of capacities wraps around."""
 
 
+PACKED_AT_ONCE = 16 << 20
+"""Bytes of params that are read before they are packed, and given up then."""
+
+
 class Weights:
     """Params, what follows from them alone, and the way into the program with them."""
 
-    def __init__(self, block: Block, params: Mapping[str, Array], sizes: dict[str, int]) -> None:
+    def __init__(self, block: Block, params: Params, sizes: dict[str, int]) -> None:
         self.block, self.params, self.sizes = block, params, sizes
         self.entry: Entry | None = None
         self.capacities: dict[str, int] = {}
@@ -65,6 +71,8 @@ class State:
 class CpuProgram(Program):
     """A loaded artefact."""
 
+    streams_params = True
+
     def __init__(self, artefact: Artefact, threads: int, support: Support) -> None:
         self.artefact, self.interface, self._threads = artefact, artefact.interface, threads
         self._support, self._loaded = support, Loaded(artefact.blob)
@@ -84,6 +92,7 @@ class CpuProgram(Program):
             len(numbers),
             self.threads,
             bool(self.artefact.hosts),
+            any(n.update for n in self.interface.states),
         )
 
     @property
@@ -99,38 +108,61 @@ class CpuProgram(Program):
 
     def prepare(self, params: Mapping[str, Array], old: Weights | None) -> Weights:
         """Pack the weights and compute what follows from them alone: all of it, or what follows
-        from params that are not the old ones."""
-        sizes = infer_binding(self.interface.params, params)
-        arrays = [params[n.name] for n in self.interface.params]
+        from params that are not the old ones. Params that no call reads are not held."""
+        given, leaves = Params.of(params), self.interface.params
+        sizes = infer_binding(self.interface.sized_params, given)
         self._support.pool.grow(self.threads)
-        call = _Prologue(self, sizes, arrays)
+        call = _Prologue(self, sizes)
         arena_bytes, weight_bytes = call.needs()
         packed_at = evaluate(self.artefact.packed_at, sizes)
-        weights = Weights(new_block(weight_bytes, packed_at), dict(params), sizes)
+        weights = Weights(new_block(weight_bytes, packed_at), given, sizes)
         weights.capacities = call.capacities if old is None else dict(old.capacities)
+        stale = bytes([1] * len(self.artefact.prologue))
         if old is not None and old.sizes == sizes:
             weights.memory[:] = old.memory
-            call.choose(self._stale(params, old))
+            stale = self._stale(given, old)
         for constant in self.artefact.constants:
             _put(weights.memory, evaluate(constant.offset, sizes), constant.value)
-        call.run(weights.block, new_block(arena_bytes))
-        weights.entry = self._entry(weights, arrays)
+        held = {i: given[leaves[i].name] for i in self.artefact.call_params}
+        call.run(weights.block, new_block(arena_bytes), self._batches(given, held, stale))
+        weights.entry = self._entry(weights, held)
         return weights
 
-    def _entry(self, weights: Weights, params: Sequence[Array]) -> Entry:
+    def _batches(
+        self, params: Params, held: Mapping[int, Array], stale: bytes
+    ) -> Iterator[tuple[bytes | None, Mapping[int, Array]]]:
+        """Steps of the prologue, and the params that they read beside those that are held: all at
+        once where calls read all params, and otherwise so many as fill some memory."""
+        leaves, steps = self.interface.params, self.artefact.prologue
+        if len(held) == len(leaves):
+            yield (None if all(stale) else stale), held
+            return
+        chosen, arrays, size = bytearray(len(steps)), dict(held), 0
+        for number in (i for i, is_stale in enumerate(stale) if is_stale):
+            new = {i: params[leaves[i].name] for i in steps[number] if i not in arrays}
+            arrays |= new
+            size += sum(a.nbytes for a in new.values())
+            chosen[number] = 1
+            if size >= PACKED_AT_ONCE:
+                yield bytes(chosen), arrays
+                chosen, arrays, size = bytearray(len(steps)), dict(held), 0
+        yield bytes(chosen), arrays
+
+    def _entry(self, weights: Weights, held: Mapping[int, Array]) -> Entry:
         entry = self._way_in()
         symbols = self._symbols({**weights.capacities, **weights.sizes})
-        places = [a.ctypes.data for a in params]
-        entry.set_weights((weights.block, tuple(params)), weights.block.data, places, symbols)
+        places = [held[i].ctypes.data if i in held else 0 for i in range(self._binding.num_params)]
+        owner = weights.block, tuple(held.values())
+        entry.set_weights(owner, weights.block.data, places, symbols)
         return entry
 
     def _way_in(self) -> Entry:
         return Entry(self._binding, self._loaded, self._support)
 
-    def _stale(self, params: Mapping[str, Array], old: Weights) -> bytes:
+    def _stale(self, params: Params, old: Weights) -> bytes:
         """For each step of the prologue, must it be done again?"""
-        names = [n.name for n in self.interface.params]
-        changed = {i for i, n in enumerate(names) if old.params[n] is not params[n]}
+        pairs = enumerate(n.name for n in self.interface.params)
+        changed = {i for i, n in pairs if old.params.identity(n) != params.identity(n)}
         return bytes(not changed.isdisjoint(read) for read in self.artefact.prologue)
 
     # -- calls ---------------------------------------------------------------------------------
@@ -139,7 +171,14 @@ class CpuProgram(Program):
         """A native function of the inputs in order; what it cannot take as it is goes the long
         way."""
         assert weights.entry is not None
-        return weights.entry.callable(functools.partial(_slow, self, weights))
+        return weights.entry.callable(functools.partial(_slow, self, weights), self._raise)
+
+    def exchange(
+        self, weights: Weights, call: ExchangeCall, slow: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """A native function of objects of another library."""
+        assert weights.entry is not None
+        return weights.entry.exchange(call, slow, self._raise)
 
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
@@ -239,6 +278,9 @@ class CpuProgram(Program):
         label, _ = self.artefact.failures[failed.step]
         return Error(f"{label}: {self._text(failed)}")
 
+    def _raise(self, failed: FailedAt) -> Any:
+        raise self.failure(failed)
+
     def _text(self, failed: FailedAt) -> str:
         _, texts = self.artefact.failures[failed.step]
         is_known = 0 < failed.code <= len(texts)
@@ -267,9 +309,9 @@ def _again(
 
 def _slow(program: CpuProgram, weights: Weights, *arrays: Any) -> Any:
     """A call that the native way in does not take: checked, mended, or refused with a reason."""
-    names = [n.name for n in program.interface.inputs]
-    given = [as_array(a, f"input {n!r}") for n, a in zip(names, arrays)]
-    outs = list(arrays[len(names) :]) or [None] * len(program.interface.outputs)
+    leaves = program.interface.inputs
+    given = [as_array(a, f"input {n.name!r}", n.shape.dtype) for n, a in zip(leaves, arrays)]
+    outs = list(arrays[len(leaves) :]) or [None] * len(program.interface.outputs)
     made = program.run(weights, given, outs)
     return made[0] if len(made) == 1 else tuple(made)
 
@@ -280,8 +322,8 @@ def _greatest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int
 
 
 def _number(dim: Any, numbers: Mapping[str, int]) -> int | None:
-    """The symbol that a dim is by itself."""
-    symbol = dim.symbol if isinstance(dim, Dim) else None
+    """The symbol that has the size of a dim."""
+    symbol = dim.bound_symbol if isinstance(dim, Dim) else None
     return None if symbol is None else numbers.get(symbol.name)
 
 
@@ -300,17 +342,15 @@ def _delivered(made: Array, out: Array | None) -> Array:
 class _Prologue:
     """The context of a run that prepares weights."""
 
-    def __init__(
-        self, program: CpuProgram, sizes: Mapping[str, int], params: Sequence[Array]
-    ) -> None:
+    def __init__(self, program: CpuProgram, sizes: Mapping[str, int]) -> None:
         self.program = program
         names = [s.name for s in program.artefact.symbols]
         self.capacities = {n: FIRST_CAPACITY for n in names if is_capacity(n)}
         symbols = [{**self.capacities, **sizes}.get(n, 0) for n in names]
         self._sizes = np.array([*symbols, 0], np.int64)
         self._needs = np.zeros(program.binding.num_needs, np.int64)
-        inputs = [0] * len(program.interface.inputs)
-        self._places = np.array([*inputs, *(a.ctypes.data for a in params), 0], np.int64)
+        self._first_param = len(program.interface.inputs)
+        self._places = np.zeros(self._first_param + len(program.interface.params) + 1, np.int64)
         self._words = np.zeros(NUM_WORDS, np.int64)
         self._words[Word.SYMBOLS] = self._sizes.ctypes.data
         self._words[Word.NEEDS] = self._needs.ctypes.data
@@ -318,22 +358,27 @@ class _Prologue:
         self._words[Word.THREADS] = program.threads
         self._host = _Host(program.artefact)
         self._words[Word.HOST] = self._host.address
-        self._kept: list[Any] = []
 
     def needs(self) -> tuple[int, int]:
         """Bytes of the arena and of the weights."""
         self._call(Mode.NEED)
         return int(self._needs[0]), int(self._needs[1])
 
-    def choose(self, steps: bytes) -> None:
-        """Do these steps only."""
-        chosen = np.frombuffer(steps + b"\0", np.uint8)
-        self._kept.append(chosen)
-        self._words[Word.CHANGED] = chosen.ctypes.data
-
-    def run(self, weights: Block, arena: Block) -> None:
+    def run(
+        self,
+        weights: Block,
+        arena: Block,
+        batches: Iterable[tuple[bytes | None, Mapping[int, Array]]],
+    ) -> None:
+        """Do steps, or all where none are chosen, on params by number."""
         self._words[Word.WEIGHTS], self._words[Word.ARENA] = weights.data, arena.data
-        self._call(Mode.PROLOGUE)
+        for steps, params in batches:
+            chosen = np.frombuffer((steps or b"") + b"\0", np.uint8)
+            self._words[Word.CHANGED] = 0 if steps is None else chosen.ctypes.data
+            self._places[:] = 0
+            for number, array in params.items():
+                self._places[self._first_param + number] = array.ctypes.data
+            self._call(Mode.PROLOGUE)
 
     def _call(self, mode: Mode) -> None:
         self._words[Word.MODE] = mode

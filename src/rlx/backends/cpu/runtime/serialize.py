@@ -39,6 +39,7 @@ def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
         "failures": artefact.failures,
         "hosts": [[number, *_host_json(step)] for number, step in artefact.hosts.items()],
         "prologue": [sorted(p) for p in artefact.prologue],
+        "call_params": sorted(artefact.call_params),
         "panels_at": dim_json(artefact.packed_at),
     }
     raw = b"".join(np.ascontiguousarray(c.value).tobytes() for c in artefact.constants)
@@ -71,6 +72,7 @@ def _opened(head: dict[str, Any], file: Sections) -> Artefact:
         failures=tuple((text(label), tuple(map(text, texts))) for label, texts in head["failures"]),
         hosts={int(number): _host(decode, *step) for number, *step in head["hosts"]},
         prologue=tuple(frozenset(map(int, p)) for p in head["prologue"]),
+        call_params=frozenset(map(int, head["call_params"])),
         packed_at=decode.dim(head["panels_at"]),
         interface=decode.interface(head["interface"]),
     )

@@ -6,10 +6,8 @@ key says which, so that it can be kept.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import os
-import platform
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from threading import RLock, Thread
@@ -19,46 +17,49 @@ from rlx.backends.cpu.runtime.blob import Blob
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.thread_pool import Pool
 from rlx.backends.cpu.runtime.thread_pool_code import pool_text
-from rlx.core.errors import UnsupportedError
+from rlx.backends.cpu.system.base import System
+from rlx.backends.cpu.system.current import hold_over_fork, this_system
 
 ATTRIBUTES = "attributes #0 = { nounwind }"
 
 
-def support_text(arch: str) -> str:
-    return "\n".join([pool_text(arch), binder_text(), ATTRIBUTES, ""])
+def support_text(system: System) -> str:
+    return "\n".join([pool_text(system), binder_text(), ATTRIBUTES, ""])
 
 
 def support_key() -> str:
     """What the shared code depends on, as one name."""
-    return hashlib.sha256(support_text(platform.machine()).encode()).hexdigest()
+    system = this_system()
+    return hashlib.sha256(f"{system.abi}\n{support_text(system)}".encode()).hexdigest()
 
 
-def compiled_support() -> Blob:
+def compiled_support(system: System | None = None) -> Blob:
     """For any processor of the architecture. This needs LLVM."""
-    from rlx.backends.cpu.isa import NEON, SSE2
+    from rlx.backends.cpu.isa import baseline
     from rlx.backends.cpu.llvm.compile import compiled
 
-    arch = platform.machine()
-    return compiled(support_text(arch), SSE2 if arch == "x86_64" else NEON)
+    system = this_system() if system is None else system
+    return compiled(support_text(system), baseline(system))
 
 
 class Support:
     """The shared code, loaded, and the pool."""
 
-    def __init__(self, blob: Blob) -> None:
-        if sys.platform != "linux":
-            raise UnsupportedError(
-                f"native code runs on Linux so far, and this is {sys.platform}. "
-                "Use target='reference'."
-            )
-        self.blob, self.code = blob, Loaded(blob)
-        self.pool = Pool(self.code)
+    def __init__(self, blob: Blob, system: System | None = None) -> None:
+        self.blob, self.code = blob, Loaded(blob, system)
+        self.pool = Pool(self.code, system)
+        self._stays = False
+
+    def stay(self) -> None:
+        """Keep the code mapped until the process ends: other libraries call `release` when they
+        drop a result, which may be after the interpreter dropped this object."""
+        if not self._stays:
+            self._stays = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))
 
 
 _loading = RLock()
-os.register_at_fork(
-    before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
-)
+hold_over_fork(_loading)
 _loaded: list[Support] = []
 
 

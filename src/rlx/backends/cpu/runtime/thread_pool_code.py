@@ -14,12 +14,12 @@ same data in every region; one that has finished takes chunks from the ranges of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.runtime.control_code import Function, Value
 from rlx.backends.cpu.runtime.interrupt_poll import INTERRUPTED, poll_text
 from rlx.backends.cpu.runtime.thread_pool_layout import LINE, MASK_WORDS, Place
+from rlx.backends.cpu.system.base import System
+from rlx.backends.cpu.system.waiting_code import waiting_text
 
 SPIN = 2000
 """Pauses before a worker goes to sleep: some tens of microseconds."""
@@ -27,34 +27,24 @@ SPIN = 2000
 
 _OPEN = 1 << 31
 _INSIDE = _OPEN - 1
-# FUTEX_WAIT_BITSET and FUTEX_WAKE_BITSET, private to the process
-_WAIT, _WAKE = 9 | 128, 10 | 128
-_NUMBERS: dict[str, Mapping[str, int]] = {
-    "x86_64": {"futex": 202, "yield": 24, "setaffinity": 203},
-    "aarch64": {"futex": 98, "yield": 124, "setaffinity": 122},
-}
 _PAUSES = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
-_SYSCALL = "i64 (i64, ...)"
 
 
-def pool_text(arch: str) -> str:
-    """`call`, `region` and `worker` for Linux on a machine."""
-    writer = _Pool(arch)
+def pool_text(system: System) -> str:
+    """`call`, `region` and `worker` for a system on a machine."""
+    writer = _Pool(system.machine)
     made = [writer.work(), writer.settle(), writer.worker(), writer.region(), writer.call()]
-    made.append(poll_text())
-    return "\n".join([_PAUSES[arch][0], "declare i64 @llvm.umin.i64(i64, i64)", *made])
+    made += [waiting_text(system), poll_text()]
+    declared = _PAUSES[system.machine][0], "declare i64 @llvm.umin.i64(i64, i64)"
+    return "\n".join([*declared, *made])
 
 
 class _Pool:
     def __init__(self, arch: str) -> None:
-        self._numbers, self._pause = _NUMBERS[arch], _PAUSES[arch][1]
-
-    def _system(self, f: Function, call: str, *typed: str) -> None:
-        entry = f.address("%pool", Place.SYSCALL)
-        f.call(_SYSCALL, entry, f"i64 {self._numbers[call]}", *typed)
+        self._pause = _PAUSES[arch][1]
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -117,7 +107,7 @@ class _Pool:
         f = Function("define internal void @settle(ptr %pool)")
         off = f.test("eq", "i64", f.word("%pool", Place.PINS), 0)
         f.give_if(off, "void")
-        here = f.let(f"sext i32 {f.call('i32', f.address('%pool', Place.GETCPU))} to i64")
+        here = f.call("i64", "@processor", "ptr %pool")
         there = f.word("%pool", Place.CALLER_CPU)
         f.give_if(f.test("ne", "i64", here, there), "void")
         f.give_if(f.test("uge", "i64", here, 64 * MASK_WORDS), "void")
@@ -127,7 +117,7 @@ class _Pool:
         word, bit = f.let(f"lshr i64 {here}, 6"), f.let(f"and i64 {here}, 63")
         others = f.let(f"xor i64 {f.let(f'shl i64 1, {bit}')}, -1")
         f.put(f"i64 {f.let(f'and i64 {f.word(mask, word)}, {others}')}", mask, word)
-        self._system(f, "setaffinity", "i64 0", f"i64 {8 * MASK_WORDS}", f"ptr {mask}")
+        f.call("void", "@pin", "ptr %pool", f"ptr {mask}")
         f.give()
         return f.text()
 
@@ -175,8 +165,7 @@ class _Pool:
         bit = f.let(f"shl i32 1, {number}")
         f.let(f"atomicrmw or ptr {place}, i32 {bit} seq_cst")
         watched = f.at(f.nth("%pool", Place.STATE), 4)
-        wait = f"ptr {watched}", f"i32 {_WAIT}", f"i32 {epoch}", "ptr null", "ptr null"
-        self._system(f, "futex", *wait, f"i32 {bit}")
+        f.call("void", "@sleep", "ptr %pool", f"ptr {watched}", f"i32 {epoch}", f"i32 {bit}")
         f.let(f"atomicrmw and ptr {place}, i32 {f.let(f'xor i32 {bit}, -1')} seq_cst")
 
     # -- callers --------------------------------------------------------------------------------
@@ -241,8 +230,7 @@ class _Pool:
         wake = f.let(f"and i32 {sleeping}, {wanted}")
         with f.when(f.test("ne", "i32", wake, 0)):
             watched = f.at(place, 4)
-            given = f"ptr {watched}", f"i32 {_WAKE}", "i32 2147483647", "ptr null", "ptr null"
-            self._system(f, "futex", *given, f"i32 {wake}")
+            f.call("void", "@wake", "ptr %pool", f"ptr {watched}", f"i32 {wake}")
 
     def _close(self, f: Function) -> None:
         """Nobody enters any more; those inside finish their chunk, or leave it where the caller is
@@ -259,7 +247,7 @@ class _Pool:
             count = f.add(f.word(spins), 1)
             f.put(f"i64 {count}", spins)
             f.jump_if(f.test("slt", "i64", count, SPIN), again)
-            self._system(f, "yield")
+            f.call("void", "@yield", "ptr %pool")
             self._poll(f)
 
     def call(self) -> str:
@@ -275,8 +263,8 @@ class _Pool:
             swap = f.let(f"cmpxchg ptr {lock}, i64 0, i64 1 acquire monotonic")
             with f.when(f.let(f"extractvalue {{ i64, i1 }} {swap}, 1")):
                 f.put("ptr %pool", "%context", Word.POOL)
-                here = f.call("i32", f.address("%pool", Place.GETCPU))
-                f.put(f"i64 {f.let(f'sext i32 {here} to i64')}", "%pool", Place.CALLER_CPU)
+                here = f.call("i64", "@processor", "ptr %pool")
+                f.put(f"i64 {here}", "%pool", Place.CALLER_CPU)
                 code = f.call("i32", "%run", "ptr %context")
                 f.do(f"store atomic i64 0, ptr {lock} release, align 8")
                 f.give(f"i32 {code}")

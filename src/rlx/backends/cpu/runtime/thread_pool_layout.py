@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-LINE = 8
-"""Words of a cache line: what different workers write lies on different lines."""
+LINE = 16
+"""Words of two cache lines, which prefetchers take together: what different workers write lies on
+different pairs."""
 MAX_THREADS = 256
 
 
@@ -23,9 +24,7 @@ class Place(IntEnum):
     CALLER_CPU = 2 * LINE + 3
     PINS = 2 * LINE + 4
     """Not 0 where every thread can have a processor of its own."""
-    SYSCALL = 2 * LINE + 5
-    GETCPU = 2 * LINE + 6
-    POLL = 2 * LINE + 7
+    POLL = 2 * LINE + 5
     """As `Word.POLL`, for workers: not 0 where the region has failed."""
     FUNCTION = 3 * LINE
     BUFFERS = 3 * LINE + 1
@@ -39,7 +38,6 @@ class Place(IntEnum):
     """The code of a part that failed, or 0."""
     CONTEXT = 4 * LINE + 1
     """That of the call whose region is open."""
-    CLOCK = 4 * LINE + 2
     ENSURE = 4 * LINE + 3
     """From here on functions of Python: its lock, and its handlers of signals."""
     RELEASE = 4 * LINE + 4
@@ -48,9 +46,16 @@ class Place(IntEnum):
     RESTORE_THREAD = 4 * LINE + 7
     ALLOWED = 5 * LINE
     """The processors that the process may use, a bit each."""
-    RANGES = 7 * LINE
+    WAIT = 7 * LINE
+    """From here on functions of the system: see `backends/cpu/system/waiting_code.py`."""
+    WAKE = 7 * LINE + 1
+    YIELD = 7 * LINE + 2
+    CLOCK = 7 * LINE + 3
+    GETCPU = 7 * LINE + 4
+    PIN = 7 * LINE + 5
+    RANGES = 8 * LINE
     """For each worker a line: its next chunk, and where it ends."""
 
 
-MASK_WORDS = 2 * LINE
+MASK_WORDS = 16
 POOL_WORDS = Place.RANGES + MAX_THREADS * LINE

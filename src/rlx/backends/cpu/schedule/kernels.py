@@ -14,12 +14,19 @@ from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step as CpuStep
 from rlx.backends.cpu.program.task import Task
 from rlx.backends.cpu.schedule.contraction import contraction_schedule, lower_conv_for
-from rlx.backends.cpu.schedule.loop import loop_schedule
+from rlx.backends.cpu.schedule.loop import loop_schedule, vector_axis
+from rlx.core.dim import is_static
+from rlx.core.dtype import DType
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import Conv, Copy, Special
-from rlx.kernel.program.lower_step import conv_kernels, loop_kernels, special_and_loop_kernels
+from rlx.kernel.program.lower_step import (
+    conv_kernels,
+    loop_kernels,
+    special_and_loop_kernels,
+    special_in,
+)
 from rlx.kernel.program.program import KernelCall, KernelForm, Step
 from rlx.kernel.program.program import KernelSequence as Kernels
 from rlx.kernel.program.schedule import Buffer, Schedule
@@ -44,15 +51,36 @@ class CpuKernels:
         return has_dedicated(op)
 
     def candidates(self, step: Step) -> tuple[Candidate, ...]:
-        """A product with weights of few bits streams them, whatever follows it; else the usual
-        order."""
-        packed = None if self.has_special(step.node.op) else packed_in(step.node)
-        if packed is None:
+        """A product with weights of few bits streams them, whatever follows it; a dedicated kernel
+        goes before a loop nest of short vectors; else the usual order."""
+        if self.has_special(step.node.op):
+            return default_candidates(step, self, self._conv)
+        packed = packed_in(step.node)
+        anchor = special_in(step.node, self.has_special) if packed is None else packed
+        if anchor is None:
             return default_candidates(step, self, self._conv)
         own = Candidate(
-            KernelForm.DEDICATED_AND_LOOP, lambda s: special_and_loop_kernels(s, packed)
+            KernelForm.DEDICATED_AND_LOOP, lambda s: special_and_loop_kernels(s, anchor)
         )
-        return own, Candidate(KernelForm.LOOP, loop_kernels)
+        if packed is not None:
+            return own, Candidate(KernelForm.LOOP, loop_kernels)
+        wide = Candidate(KernelForm.LOOP, self._wide_loop)
+        return wide, own, *default_candidates(step, self, self._conv)
+
+    def _wide_loop(self, step: Step) -> Kernels | Refusal:
+        """The step as one loop nest, if it fills vectors."""
+        made = loop_kernels(step)
+        if isinstance(made, Refusal):
+            return made
+        for kernel in (c.kernel for c in made.calls):
+            axis = vector_axis(kernel, self.machine) if isinstance(kernel, Kernel) else None
+            if (
+                axis is not None
+                and is_static(axis.extent)
+                and axis.extent < self.machine.isa.lanes(DType.F32)
+            ):
+                return Refusal(f"{step.node.label}: its vectors are along an axis of {axis.extent}")
+        return made
 
     def _conv(self, step: Step) -> Kernels | Refusal:
         return conv_kernels(step, lower_conv_for(step, self.machine.isa))
@@ -104,7 +132,8 @@ class CpuKernels:
             return Refusal(f"{special.node.label}: no kernel is written for it")
         once = call.prologue_only
         node, sources, targets = special.node, special.sources, special.targets
-        step = CpuStep(node, sources, targets, self.machine, call.constants, once)
+        made = special.written
+        step = CpuStep(node, sources, targets, self.machine, call.constants, once, made)
         return make(step, call.name)
 
     def emit(self, schedule: Schedule[Task]) -> tuple[Source, ...]:

@@ -12,7 +12,8 @@ from rlx.backends.cpu.program.task import OUT_OF_RANGE, Task, TaskKind
 from rlx.backends.cpu.schedule.loop_schedule import Schedule as LoopSchedule
 from rlx.backends.cpu.schedule.loop_schedule import check, choose, scratch_bytes, sizes_of
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
-from rlx.core.dim import DimLike, dim_max, dim_min, substitute
+from rlx.backends.cpu.schedule.strip_mining import strip_mined
+from rlx.core.dim import DimLike, dim_max, dim_min, round_up, substitute
 from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Apply, Axis, Expr, Kernel, Load, Reduce
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
@@ -47,6 +48,11 @@ def loop_schedule(
     return Schedule(tuple(tasks), tuple(temps))
 
 
+def vector_axis(kernel: Kernel, machine: CpuMachine) -> Axis | None:
+    """The axis that a loop nest is vectorised along."""
+    return choose(legal(kernel), machine).vector
+
+
 def loop_task(
     kernel: Kernel,
     given: Sequence[Buffer],
@@ -68,7 +74,8 @@ class _Nest:
     def __init__(self, kernel: Kernel, machine: CpuMachine, is_generic: bool = False) -> None:
         self.given, self.read = read_only(kernel)
         self.machine, self.isa = machine, machine.isa
-        self.kernel, self.sizes = generic(self.given) if is_generic else (self.given, {})
+        strips = strip_mined(self.given, machine)
+        self.kernel, self.sizes = generic(self.given) if is_generic else (strips, {})
         self.schedule = choose(self.kernel, machine)
         check(self.schedule, self.kernel)
         repeated = repeated_reduction(self.kernel, self.schedule)
@@ -94,12 +101,18 @@ class _Nest:
             TaskCode(name, self._source, key),
             (*(given[i] for i in self.read), *made),
             units,
-            _grain(self.given, units, self.machine),
+            self._grain(units),
             substitute(scratch_bytes(schedule), sizes),
             (OUT_OF_RANGE,) * sum(isinstance(n, Load) and bool(n.args) for n in kernel.nodes),
             _how(kernel, schedule, sizes),
             TaskKind.LOOP,
         )
+
+    def _grain(self, units: DimLike) -> DimLike:
+        """Whole cache lines, where the units are elements of a row."""
+        taken = _grain(self.given, units, self.machine)
+        is_along = self.schedule.parallel is self.schedule.vector
+        return dim_min(units, round_up(taken)) if is_along else taken
 
     def _source(self, name: str) -> Source:
         function = emit.emit(self.kernel, self.schedule, self.isa, name)

@@ -17,6 +17,8 @@ from rlx.cost.machine import Machine
 from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
 
+MAX_SHUFFLED_STRIDE = 4
+"""Strides up to this are loaded contiguously and shuffled, and shuffled and stored by masks."""
 ROW_WIDTH = 4096
 """Columns that are reduced at a time: their accumulators stay in the first cache. Part of the
 definition of the bits, so the same on every machine; so is `ROW_STEP`."""
@@ -28,6 +30,9 @@ MAX_TILE = 16
 """Rows and columns of a register transpose."""
 SCRATCH_PAD = 64
 """Elements by which a staged row is longer than its axis: room for a last vector."""
+MIN_UNITS = 4
+"""Iterations of the parallel loop, at least, where there is such a loop: three channels of an image
+would occupy two workers unevenly."""
 MIN_STAGING_COST = 4
 """Operations of a value that is staged instead of computed again."""
 
@@ -113,10 +118,23 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
 
 
 def _vector_axis(kernel: Kernel) -> Axis | None:
-    """The axis along which most memory is accessed with unit stride."""
+    """The axis along which most memory is accessed with unit stride; of an axis of few points, as
+    of pairs, the one that it interleaves."""
     axes = dict.fromkeys((*reversed(kernel.axes), *kernel.reduced))
     wide = [a for a in axes if a.extent != 1]
-    return max(wide, key=lambda a: _unit_strides(kernel, a), default=None)
+    best = max(wide, key=lambda a: _unit_strides(kernel, a), default=None)
+    return best if best is None or kernel.reduced else _interleaved(kernel, best) or best
+
+
+def _interleaved(kernel: Kernel, few: Axis) -> Axis | None:
+    """The axis whose points are as far from each other as `few` has points, where those fill few
+    lanes: strides that shuffles take."""
+    count = few.extent
+    if not isinstance(count, int) or count > MAX_SHUFFLED_STRIDE:
+        return None
+    found = (a for a in kernel.axes if _is_long(a))
+    steps = {a: {s.at.coefficient(a) for s in kernel.stores} for a in found}
+    return next((a for a, own in steps.items() if own == {count}), None)
 
 
 def _unit_strides(kernel: Kernel, axis: Axis) -> int:
@@ -138,9 +156,23 @@ def _gathers_along(load: Load, axis: Axis) -> bool:
 
 def _order(kernel: Kernel, vector: Axis | None, tile: Axis | None) -> tuple[Axis, ...]:
     """Axes that reductions bind come last, so that a reduction is done once for the loop that uses
-    it; then the tile's, and the vector axis, so that the innermost loop runs along memory."""
+    it; then the tile's, and the vector axis, so that the innermost loop runs along memory. The
+    others are in the order of the result's memory, so that a thread writes one part of it: rows of
+    all channels by each of two threads took three times as long as channels do."""
     bound = set(kernel.reduced)
-    return tuple(sorted(kernel.axes, key=lambda a: (a in bound, a is vector, a is tile)))
+    steps = {a: s.at.coefficient(a) for s in kernel.stores[:1] for a in kernel.axes}
+    if not all(is_static(step) for step in steps.values()):
+        steps = {}
+    key = lambda a: (a in bound, a is vector, a is tile, -steps.get(a, 0))
+    order = sorted(kernel.axes, key=key)
+    outer = [a for a in order if a not in bound and a is not vector and a is not tile]
+    parallel = next((a for a in outer if not is_few(a)), None)
+    return tuple(sorted(order, key=lambda a: a is not parallel))
+
+
+def is_few(axis: Axis) -> bool:
+    """Has it too few points to be the parallel axis?"""
+    return is_static(axis.extent) and axis.extent < MIN_UNITS
 
 
 def _tile(kernel: Kernel, vector: Axis | None) -> Axis | None:
@@ -279,7 +311,17 @@ def lanes_of(kernel: Kernel, schedule: Schedule, vector_bytes: int) -> int:
     along = [n.dtype for n in kernel.nodes if _is_along(n, schedule.vector)]
     widths = [d.compute.itemsize for d in along]
     lanes = vector_bytes // min(8, max(widths, default=4))
-    return min(lanes, MAX_TILE) if schedule.tile else lanes
+    if schedule.tile:
+        return min(lanes, MAX_TILE)
+    return min(lanes, _short_row(kernel, schedule.vector) or lanes)
+
+
+def _short_row(kernel: Kernel, vector: Axis | None) -> int | None:
+    """Lanes of a row of 2 to 4 elements, which leave most of a register empty; a fold across it
+    is in the same order on every machine."""
+    if vector is None or vector in kernel.reduced or not is_static(vector.extent):
+        return None
+    return {2: 2, 3: 4, 4: 4}.get(int(vector.extent))
 
 
 def _is_along(node: Expr, vector: Axis | None) -> bool:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.arrays.dlpack import (
+from rlx.backends.gpu.arrays.exchange import Exchange
+from rlx.backends.gpu.device import Array, Queue
+from rlx.core.dlpack import (
     CPU,
     CUDA,
     CUDA_HOST,
@@ -27,8 +29,6 @@ from rlx.backends.gpu.arrays.dlpack import (
     dense,
     produce,
 )
-from rlx.backends.gpu.arrays.exchange import Exchange
-from rlx.backends.gpu.device import Array, Queue
 from rlx.core.errors import UnsupportedError
 
 NO_ORDER = -1

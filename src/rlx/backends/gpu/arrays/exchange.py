@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from rlx.backends.gpu.arrays.dlpack import Described, DLTensor, described
+from rlx.core.dlpack import Described, DLTensor, described
 
 NAME = b"dlpack_exchange_api"
 ATTRIBUTE = "__dlpack_c_exchange_api__"

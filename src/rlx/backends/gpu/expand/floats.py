@@ -1,28 +1,92 @@
 """Programs without 64-bit floats, for targets that have none.
 
-Values of a graph are never of f64 there; what is left are numbers that a kernel keeps wider than
-its operands, such as long sums. They become f32, in registers, shared memory and temporaries.
+A graph computes nothing in f64 there: what it takes and gives in f64 is read and written by its
+bits, which are those of an i64. What is left are numbers that a kernel keeps wider than its
+operands, such as long sums. They become f32, in registers, shared memory and temporaries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from rlx.backends.gpu.expand.rewrite import retyped
+from rlx.backends.gpu.expand.rewrite import retyped, rewritten
 from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import Node
+from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 
-F32, F64 = DType.F32, DType.F64
+F32, F64, I64 = DType.F32, DType.F64, DType.I64
 
 
 def without_f64(program: Program) -> Program:
+    """The program with the bits of every f64 that it only moves, and f32 for all others."""
+    return _in_f32(_by_bits(program))
+
+
+# -- what is only moved ---------------------------------------------------------------------------
+
+
+def _by_bits(program: Program) -> Program:
+    names = _moved(program)
+    if not names:
+        return program
+    buffers = (replace(b, dtype=I64) if b.name in names else b for b in program.buffers)
+    given = replace(program, buffers=tuple(buffers))
+    return rewritten(given, (ir.Load, ir.Bitcast), partial(_bits, names))
+
+
+def _moved(program: Program) -> frozenset[str]:
+    """The buffers of f64 whose elements are copied, or made of and into integers of the same bits,
+    and nothing else."""
+    names = frozenset(b.name for b in program.buffers if b.dtype is F64)
+    while names and (computed := frozenset(_computed(program, names))):
+        names -= computed
+    return names
+
+
+def _computed(program: Program, names: frozenset[str]) -> Iterator[str]:
+    """Those among them of which an element is computed, or computed with."""
+    source: dict[Value, str] = {}
+    for node in program.nodes:
+        if isinstance(node, ir.Load) and node.buffer in names:
+            source |= dict.fromkeys(node.results, node.buffer)
+        elif isinstance(node, ir.Bitcast) and node.result.type is F64:
+            source[node.result] = ""
+    for node in program.nodes:
+        if isinstance(node, ir.Store) and node.buffer in names:
+            if any(v.type is F64 and v not in source for v in node.args):
+                yield node.buffer
+        elif not isinstance(node, ir.Bitcast):
+            used = (*node.args, *(v for r in node.regions for v in r.yields))
+            yield from filter(None, map(source.get, used))
+
+
+def _bits(
+    names: frozenset[str], b: Builder, node: Node, args: list[Var], loops: int
+) -> Sequence[Var] | None:
+    """Loads of bits; to take a number for its bits is nothing then."""
+    match node:
+        case ir.Load() if node.buffer in names:
+            results = tuple(Value(I64) for _ in node.results)
+            made = replace(node, args=tuple(a.value for a in args), results=results)
+            return [Var(b, v) for v in b.interned(made).results]
+        case ir.Bitcast() if F64 in (node.result.type, node.args[0].type):
+            to = I64 if node.result.type is F64 else node.result.dtype
+            return [args[0] if args[0].dtype is to else b.bitcast(args[0], to)]
+        case _:
+            return None
+
+
+# -- what is computed -----------------------------------------------------------------------------
+
+
+def _in_f32(program: Program) -> Program:
     """The program with f32 for every f64."""
     is_wide = any(v.dtype is F64 for n in program.nodes for v in n.results)
     if not is_wide and all(b.dtype is not F64 for b in program.buffers):

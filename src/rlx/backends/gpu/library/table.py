@@ -55,6 +55,9 @@ DEDICATED = (
     _row("power_frames", "fft.spectra:make_power_frames"),
     _row("mean_power", "fft.spectra:make_mean_power"),
     _row("mel_frames", "fft.spectra:make_mel_frames"),
+    _row("cached_attention", "cached_attention:make_cached_attention"),
+    _row("append", "state_updates:make_append"),
+    _row("assign", "state_updates:make_assign"),
 )
 """Ops that have a lowering, too: a target claims them."""
 

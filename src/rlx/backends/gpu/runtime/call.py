@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.device import VECTOR_BYTES, Array, ByteSpan, Graph, Kernel
+from rlx.backends.gpu.device import VECTOR_BYTES, Array, ByteSpan, Device, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
@@ -102,9 +102,10 @@ def parts_of(steps: Sequence[AnyStep]) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An artefact whose code is loaded, with the parts of its routines."""
+    """An artefact whose code is loaded on a device, with the parts of its routines."""
 
     artefact: Artefact
+    device: Device
     kernels: tuple[Kernel, ...]
     prologues: Mapping[str, tuple[Part, ...]]
     bodies: Mapping[str, tuple[Part, ...]]
@@ -242,6 +243,8 @@ class Call:
         elif key not in context.seen or len(context.graphs) >= MAX_GRAPHS:
             if len(context.seen) < MAX_GRAPHS:
                 context.seen.add(key)
+                launched = (s.code for s in self.launches([segment]))
+                self.loaded.device.ready([self.loaded.kernels[code] for code in launched])
             self._enqueue(segment, frame)
         else:
             self.replayed = graph = context.graphs[key] = self.queue.record(

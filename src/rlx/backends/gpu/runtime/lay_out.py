@@ -131,7 +131,7 @@ class _RoutineMaker:
 
     def __init__(self, shared: _Maker, sub: Subprogram) -> None:
         self.shared, self.sub, self.plan = shared, sub, sub.plan
-        leaves = [*sub.graph.inputs, *sub.graph.params]
+        leaves = [*sub.graph.given, *sub.graph.params]
         self.outside = {n: i for i, n in enumerate(leaves)}
         self.num_leaves = len(leaves)
         self.written = sub.output_indices
@@ -157,7 +157,7 @@ class _RoutineMaker:
         outputs = tuple(ceiling(o.shape.size_bytes) for o in graph.outputs)
         return Routine(
             sub.name,
-            len(graph.inputs),
+            len(graph.given),
             len(graph.params),
             sub.bound,
             tuple(self.frame),

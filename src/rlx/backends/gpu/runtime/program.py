@@ -22,7 +22,8 @@ from rlx.backends.gpu.runtime.bound import Begun, BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
 from rlx.backends.gpu.runtime.given import Given, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
-from rlx.backends.gpu.runtime.routine import Artefact, as_bytes
+from rlx.backends.gpu.runtime.routine import Artefact, LaunchStep, as_bytes
+from rlx.backends.gpu.runtime.states import DeviceState, DeviceStates
 from rlx.backends.timing import CodegenSpan
 from rlx.core.arrays import as_array
 from rlx.core.dim import evaluate
@@ -62,10 +63,17 @@ class GpuProgram(Program):
         routines = artefact.routines.values()
         self._loaded = Loaded(
             artefact,
+            device,
             tuple(map(device.load, artefact.codes)),
             {r.name: parts_of(r.prologue) for r in routines},
             {r.name: parts_of(r.steps) for r in routines},
         )
+        device.ready([self._loaded.kernels[i] for i in _launched(artefact)])
+        self._states = DeviceStates(device)
+
+    @property
+    def states(self) -> DeviceStates:
+        return self._states
 
     # -- weights ---------------------------------------------------------------------------------
 
@@ -159,10 +167,11 @@ class GpuProgram(Program):
     def quick(self, weights: Weights) -> Callable[..., Any]:
         """Where all inputs are on the device, so are the results, and nothing waits for them."""
         count = len(self.interface.inputs)
+        num_inputs = count - len(self.interface.states)
 
         def call(*arrays: Any) -> Any:
             given, outs = arrays[:count], list(arrays[count:])
-            if given and not outs and all(map(is_on_device, given)):
+            if num_inputs and not outs and all(map(is_on_device, given[:num_inputs])):
                 made: Sequence[Any] = self.run_on_device(weights, given)
             else:
                 named = zip(given, self.interface.inputs)
@@ -191,6 +200,8 @@ class GpuProgram(Program):
             if self.artefact.failures:
                 self._check(context)
             queue = context.queue
+            for state in (a for a in inputs if isinstance(a, DeviceState)):
+                state.queue = queue
         return [
             DeviceArray(
                 b.address, s.static_dims, np.dtype(s.dtype.numpy), queue.device_id, queue, b
@@ -306,6 +317,12 @@ class GpuProgram(Program):
         known = {**dict.fromkeys(self.artefact.capacities, FIRST_CAPACITY), **sizes}
         main = self.artefact.routines[self.artefact.main]
         return max(0, max(evaluate(f, known) for f in main.frame) - arena_bytes)
+
+
+def _launched(artefact: Artefact) -> list[int]:
+    """The codes that calls launch at all sizes, in order."""
+    steps = (s for r in artefact.routines.values() for s in (*r.prologue, *r.steps))
+    return list(dict.fromkeys(s.code for s in steps if isinstance(s, LaunchStep)))
 
 
 def _grow(weights: Weights, context: Context, outgrown: Outgrown) -> None:

@@ -1,8 +1,8 @@
 """Routines: the steps of a plan as a device runs them, as data without graphs or kernels.
 
 A routine is a planned graph. Its frame, which holds the arena and the temporaries of steps, is
-allocated when it is called; its externals are the addresses of inputs, params and outputs. Branches
-and loops call other routines by name.
+allocated when it is called; its externals are the addresses of inputs, states, params and outputs.
+Branches and loops call other routines by name.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Routine:
 
     name: str
     num_inputs: int
-    """Externals are so many inputs, then params, then outputs."""
+    """Externals are so many inputs and states, then params, then outputs."""
     num_params: int
     bound: tuple[int, ...]
     """Which operands of its caller are its params; all others are its inputs."""

@@ -124,4 +124,4 @@ def _segment(steps: Sequence[Enqueued]) -> Segment:
 
 def _clock() -> int:
     """The clock of traces."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()

@@ -23,6 +23,8 @@ from typing import Literal
 from rlx.backends.wgpu.wgsl.bindings import Access, binding_text
 from rlx.core.dtype import DType
 
+ENTRY = "k_main"
+"""The entry point of every text: kernels that differ in their names alone share a pipeline."""
 MAX_WORKGROUPS = 65535
 """Along each dim of a dispatch: the limit that every adapter has."""
 PARAMS_ALIGN = 16
@@ -53,7 +55,7 @@ class Module:
     """One kernel."""
 
     name: str
-    """Of its entry point."""
+    """As it is reported."""
     block: int
     buffers: tuple[Argument, ...]
     """In the order of their bindings, if each has its own."""

@@ -23,7 +23,7 @@ from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.wgpu.wgsl.functions import definitions
 from rlx.backends.wgpu.wgsl.helpers import called
 from rlx.backends.wgpu.wgsl.memory import Memory
-from rlx.backends.wgpu.wgsl.module import MAX_WORKGROUPS, Argument, Module, Target
+from rlx.backends.wgpu.wgsl.module import ENTRY, MAX_WORKGROUPS, Argument, Module, Target
 from rlx.backends.wgpu.wgsl.text import F32, I32, U32, WIDE
 
 NAMES = re.compile(r"\b[a-z]\w*")
@@ -78,7 +78,7 @@ class Printer(Memory):
         scalars = tuple(Argument(s.name, s.value.dtype) for s in program.scalars)
         text = "\n".join([*called(body), *body, ""])
         accesses = tuple(a for a in self.accesses if not a.is_shared)
-        name, size = _identifier(program.name), self.shared_bytes
+        name, size = program.name, self.shared_bytes
         made = Module(name, program.block, buffers, scalars, accesses, "", text, size)
         is_half = "native_f16(" in text
         return replace(made, head="enable f16;\n", features=("shader-f16",)) if is_half else made
@@ -103,7 +103,7 @@ class Printer(Memory):
             "@builtin(local_invocation_index) local: u32",
             "@builtin(workgroup_id) id: vec3<u32>",
         )
-        yield f"fn {_identifier(self.program.name)}({', '.join(given)}) {{"
+        yield f"fn {ENTRY}({', '.join(given)}) {{"
         body = "\n".join(self.lines)
         used = frozenset(NAMES.findall(body))
         yield from (f" {line}" for line in self._blocks(used))
@@ -226,8 +226,3 @@ class Printer(Memory):
 
 def _has_barrier(region: Region) -> bool:
     return any(isinstance(n, ir.Barrier) for n in walk(region))
-
-
-def _identifier(name: str) -> str:
-    """A name that is no word of the language."""
-    return "k_" + re.sub(r"\W", "_", name)

@@ -18,19 +18,18 @@ FAR = 2**30
 class MaskedBlock(QueryBlock):
     """A block whose scores are masked."""
 
-    def _place_of(self, row: Bound, mask: Positional) -> Bound:
+    def _place_of(self, row: Bound) -> Bound:
         """The position of a row's query among the keys."""
         query = self.code.let(f"udiv i64 {row}, {self.form.group}")
-        return self.code.i64("add", query, self.size(mask.offset))
+        return self.code.i64("add", query, self.position)
 
     def _seen(self) -> tuple[Bound, Bound]:
         """The range of keys visible to the rows of this block; its start is a block boundary."""
         code, mask = self.code, self.form.mask
-        keys = self.size(self.form.keys)
         if not isinstance(mask, Positional):
-            return 0, keys
-        self.near, self.far = (self._place_of(r, mask) for r in (self.first, self.last))
-        high = code.least(keys, code.i64("add", self.far, 1))
+            return 0, self.keys
+        self.near, self.far = (self._place_of(r) for r in (self.first, self.last))
+        high = code.least(self.keys, code.i64("add", self.far, 1))
         if mask.window is None:
             return 0, high
         low = code.most(code.i64("sub", self.near, mask.window), 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlx.backends.cpu.codegen.attention import few_queries as few
+from rlx.backends.cpu.codegen.attention import query_chunks
 from rlx.backends.cpu.codegen.attention.operands import flops, rows_of, traffic
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, scratch_places, sizes_of
 from rlx.backends.cpu.codegen.attention.vectorised_rows import VectorisedRows
@@ -18,8 +19,8 @@ from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, lower_bound
-from rlx.kernel.attention import Attention, Positional
-from rlx.kernel.lower.attention import lower_attention
+from rlx.kernel.attention import MASK, Attention, Positional
+from rlx.kernel.lower.attention import lower_attention, lower_cached_attention
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import required
 
@@ -34,17 +35,26 @@ def make_attention(step: Step, name: str) -> Schedule[Task]:
     return attention_schedule(form, step.machine, name)
 
 
+def make_cached_attention(step: Step, name: str) -> Schedule[Task]:
+    """The tasks of attention over a cache."""
+    form = lower_cached_attention(step.node, step.operands, step.results)
+    return attention_schedule(form, step.machine, name)
+
+
 def attention_schedule(form: Attention, machine: CpuMachine, name: str) -> Schedule[Task]:
     """The tasks of an attention. Where one query is as likely as many, there is code for both, and
     the other's tasks have no units."""
     rows = rows_of(form)
     if is_static(rows) and 0 < rows <= DEPTH_VECTORISED_MAX_ROWS:
         return _few_queries(form, machine, name, rows)
+    many = _many_queries
+    if form.cached is not None and form.group <= DEPTH_VECTORISED_MAX_ROWS:
+        many = _query_chunks
     if not _may_be_one(form):
-        return Schedule((_many_queries(form, machine, name),))
+        return Schedule((many(form, machine, name),))
     is_one = dim_min(1, form.queries) * dim_max(0, 2 - form.queries)
     made = _few_queries(form, machine, f"{name}.few", form.group, is_one)
-    return Schedule((_many_queries(form, machine, name, 1 - is_one), *made.tasks), made.temps)
+    return Schedule((many(form, machine, name, 1 - is_one), *made.tasks), made.temps)
 
 
 def _may_be_one(form: Attention) -> bool:
@@ -67,6 +77,22 @@ def _many_queries(form: Attention, machine: CpuMachine, name: str, times: DimLik
     units = form.batch * form.kv_heads * blocks * times
     grain = machine.units_per_task(units, machine.worker_ns(flops(form), traffic(form)))
     scratch = scratch_places(form, tiling)["end"] * form.sums.itemsize
+    return Task(TaskCode(name, write), _given(form, RESULT), units, grain, scratch)
+
+
+def _query_chunks(form: Attention, machine: CpuMachine, name: str, times: DimLike = 1) -> Task:
+    """Blocks of queries over a cache, whose rows have the bits of one query alone."""
+    isa, each = machine.isa, query_chunks.queries_per_block(form, machine.isa)
+    rows = each * form.group
+
+    def write(name: str) -> Source:
+        made = query_chunks.QueryChunks(form, isa, rows)
+        made.write()
+        return Source(made.function(name), few.sizes_of(form, isa))
+
+    units = form.batch * form.kv_heads * ((form.queries + each - 1) // each) * times
+    grain = machine.units_per_task(units, machine.worker_ns(flops(form), traffic(form)))
+    scratch = query_chunks.block_scratch_of(form, isa, rows) * form.sums.itemsize
     return Task(TaskCode(name, write), _given(form, RESULT), units, grain, scratch)
 
 
@@ -94,7 +120,8 @@ def _few_queries(
     first = Task(chunks, _given(form, RECORDS), units, grain, scratch)
     grain = machine.units_per_task(heads * rows, machine.worker_ns(0, records))
     joined = code(f"{name}.joined", few.CombineChunks)
-    second = Task(joined, (RECORDS, RESULT), heads * rows, grain)
+    positions = _given(form, RESULT)[MASK:-1] if form.cached else ()
+    second = Task(joined, (RECORDS, RESULT, *positions), heads * rows, grain)
     return Schedule((first, second), (records,))
 
 

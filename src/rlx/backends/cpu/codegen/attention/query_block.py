@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rlx.backends.cpu.codegen.attention import operands
-from rlx.backends.cpu.codegen.attention.operands import has_one_mask, mask_of
+from rlx.backends.cpu.codegen.attention.operands import CachedLine, has_one_mask, mask_of
 from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
@@ -20,7 +20,7 @@ from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
-from rlx.kernel.attention import MASK, Attention
+from rlx.kernel.attention import MASK, Attention, Positional
 from rlx.kernel.contract import Contract
 from rlx.kernel.lower.contract import contraction
 
@@ -37,7 +37,7 @@ def scratch_places(form: Attention, tiling: Tiling) -> dict[str, DimLike]:
     parts = {"q": depth * width, "s": KEY_BLOCK * width, "o": value_depth * width}
     if mask_of(form) is not None and not has_one_mask(form):
         parts["mask"] = KEY_BLOCK * width
-    if form.dtype is not form.sums:
+    if form.kv_dtype is not form.sums:
         parts |= {"k": KEY_BLOCK * depth, "v": KEY_BLOCK * value_depth}
     parts["rows"] = dim_max(dim_max(depth, KEY_BLOCK), value_depth) * lanes
     places: list[DimLike] = [0]
@@ -98,6 +98,7 @@ class QueryBlock(Writer):
             self.first = code.i64("mul", block, self.width)
             self.count = code.least(code.i64("sub", rows, self.first), self.width)
             self.last = code.i64("add", self.first, code.i64("sub", self.count, 1))
+            self._enter()
             self._unit()
 
     def _stop(self, units: Bound) -> Bound:
@@ -106,6 +107,17 @@ class QueryBlock(Writer):
             return stop
         is_one = self.code.let(f"icmp eq i64 {self.size(self.form.queries)}, 1")
         return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
+
+    def _enter(self) -> None:
+        """The entry of keys and values, how many of them there are, and where queries stand."""
+        form = self.form
+        mask = form.mask if isinstance(form.mask, Positional) else None
+        if form.cached is None:
+            self.entry, self.keys = self.batch, self.size(form.keys)
+            self.position = 0 if mask is None else self.size(mask.offset)
+            return
+        self.entry, self.position = operands.enter_cache(self, form, self.batch, MASK)
+        self.keys = self.code.i64("add", self.position, self.size(form.queries))
 
     def _unit(self) -> None:
         """One block of rows."""
@@ -177,26 +189,25 @@ class QueryBlock(Writer):
         self, name: str, layout: Layout, number: int, key: str, count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
         """The address of keys or values, the stride of keys, and the stride of their elements."""
-        start = self.place(layout, (self.batch, self.head, key, 0))
-        pointer = self.pointer(number, start, self.form.dtype)
+        if self.form.kv_dtype is not self.kind:
+            return self._widened(self.at[name], number, key, count, depth)
+        start = self.place(layout, (self.entry, self.head, key, 0))
         row, step = (self.size(s) for s in layout.strides[2:])
-        if self.form.dtype is self.kind:
-            return pointer, row, step
-        return self._widened(self.at[name], pointer, (row, step), count, depth)
+        return self.pointer(number, start, self.kind), row, step
 
     def _widened(
-        self, to: str, pointer: str, strides: tuple[Bound, Bound], count: Bound, depth: Bound
+        self, to: str, number: int, key: str, count: Bound, depth: Bound
     ) -> tuple[str, Bound, Bound]:
-        """Half precision widened to f32, once for many rows."""
-        code, dtype, (row, step) = self.code, self.form.dtype, strides
-        across = self._padded(depth)
+        """Half precision widened to f32, quantised keys multiplied by their scales, once for many
+        rows."""
+        code, across = self.code, self._padded(depth)
         with code.count(0, count, 1) as line:
-            source = advanced(code, pointer, code.i64("mul", line, row), dtype)
+            at_key = self.entry, self.head, code.i64("add", key, line)
+            source = CachedLine.of(self, self.form, number, at_key)
             target = advanced(code, to, code.i64("mul", line, across), self.kind)
 
             def copied(at: str, mask: Vec | None) -> None:
-                where = advanced(code, source, code.i64("mul", at, step), dtype)
-                value = load(code, dtype, where, step, mask)
+                value = source.vector(at, mask)
                 store(code, value, self.kind, advanced(code, target, at, self.kind))
 
             for_each_vector(code, depth, copied)

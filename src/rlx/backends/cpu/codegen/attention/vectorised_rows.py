@@ -126,10 +126,10 @@ class VectorisedRows(MaskedBlock):
     def _finish(self) -> None:
         """The rows of the result: weighted sums over sums of weights. Lanes past the last row
         duplicate the last, bit by bit, so they may be stored, too."""
-        code, keys = self.code, self.size(self.form.keys)
+        code = self.code
         with code.count(0, self._until_vector(), code.lanes) as lane:
             total = load(code, self.kind, self._of(self.totals, 0, lane))
-            self._store_rows(share(self.form, total, keys), lane)
+            self._store_rows(share(self.form, total, self.keys), lane)
 
     def _until_vector(self) -> Bound:
         """The end of the last vector that has a row."""

@@ -45,8 +45,11 @@ from rlx.kernel.lower.nhwc_conv import bounds_checks_of, is_depthwise, padding_v
 
 TABLE_BYTES = 1 << 17
 """Bytes of a block's gather offsets, roughly: they should stay in cache."""
+L2_BYTES = 1 << 20
 L2_RESIDENT_BYTES = 1 << 18
 """A panel of kernels up to this size stays in the L2 cache."""
+MIN_POSITIONS = 24
+"""Of a block, where its panel of kernels does not."""
 
 
 def implicit_gemm_tiling(contract: Contract, isa: Isa, dot_group: int = 1) -> Tiling:
@@ -57,24 +60,36 @@ def implicit_gemm_tiling(contract: Contract, isa: Isa, dot_group: int = 1) -> Ti
     groups = tuple(b for b in contract.batch if b not in points)
     flat = replace(contract, batch=groups, rows=places, left=image)
     made = tiling_of(flat, isa, has_panels=True)
-    room = TABLE_BYTES // (8 * num_taps(contract))
     rows = made.rows[0]
-    block = max(made.row_block, rows * max(1, _min_positions(contract, made) // rows))
-    most = rows * max(1, room // rows)
+    most = rows * max(1, TABLE_BYTES // (8 * num_taps(contract) * rows))
+    block = min(_row_block(contract, made, places.extent), most)
     rows = _whole(made.rows, places.extent)
-    return replace(made, row_block=min(block, most), rows=rows, dot_group=dot_group)
+    return replace(made, row_block=block, rows=rows, dot_group=dot_group)
 
 
-def _min_positions(contract: Contract, tiling: Tiling) -> int:
-    """Positions per block: so many that kernels larger than the L2 cache are read seldom."""
-    steps = extent_of(contract.inner)
+def _row_block(contract: Contract, tiling: Tiling, places: DimLike) -> int:
+    """Positions per block: of kernels larger than the L2 cache so many, and as many in each block,
+    that they are read seldom."""
+    steps, rows = extent_of(contract.inner), tiling.rows[0]
     assert is_static(steps)
-    return 24 if steps * tiling.columns * contract.right.dtype.itemsize > L2_RESIDENT_BYTES else 1
+    if steps * tiling.columns * contract.right.dtype.itemsize <= L2_RESIDENT_BYTES:
+        return tiling.row_block
+    block = max(tiling.row_block, MIN_POSITIONS)
+    if is_static(places) and places > 0:
+        block = -(-places // max(1, places // block))
+    return -(-block // rows) * rows
 
 
 def _whole(rows: tuple[int, ...], extent: DimLike) -> tuple[int, ...]:
     """Tiles for any remainder: blocks may be smaller than those the tiling was chosen for."""
     return (rows[0], *(s for s in (8, 4, 2, 1) if s < rows[0])) if extent != rows[0] else rows
+
+
+def is_panel_major(contract: Contract) -> bool:
+    """Are consecutive units those of a panel? Kernels that exceed the L2 cache are then read once;
+    others are read by each worker, so that it reads and writes positions of its own."""
+    size = extent_of((*contract.inner, contract.columns)) * contract.right.dtype.itemsize
+    return is_static(size) and size > L2_BYTES and not is_depthwise(contract)
 
 
 def num_taps(contract: Contract) -> int:
@@ -222,8 +237,8 @@ class _ImplicitGemm(EpilogueBuilder):
 
     def _unit(self, unit: str) -> None:
         code, size = self.code, self.tiling.row_block
-        place, panel = self.divided(unit, self.num_panels)
-        turn, block = self.divided(place, self.num_blocks)
+        turn, place, panel = self._numbers(unit)
+        block = code.i64("sub", place, code.i64("mul", turn, self.num_blocks))
         first = code.let(f"mul i64 {block}, {size}")
         end = code.least(self.num_places, code.i64("add", first, size))
         column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
@@ -234,6 +249,16 @@ class _ImplicitGemm(EpilogueBuilder):
                 code.do(f"store i64 {place}, ptr {self.written}")
             self._sum(first, end, panel)
             self.epilogue(first, end, column)
+
+    def _numbers(self, unit: str) -> tuple[str, Bound, str]:
+        """The group of a unit, its block counted over all groups, and its panel."""
+        code = self.code
+        if not is_panel_major(self.contract):
+            place, panel = self.divided(unit, self.num_panels)
+            return code.let(f"udiv i64 {place}, {self.num_blocks}"), place, panel
+        turn, rest = self.divided(unit, code.i64("mul", self.num_blocks, self.num_panels))
+        panel, block = self.divided(rest, self.num_blocks)
+        return turn, code.i64("add", code.i64("mul", turn, self.num_blocks), block), panel
 
     # -- gather offsets -------------------------------------------------------------------------
 

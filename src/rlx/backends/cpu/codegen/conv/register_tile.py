@@ -9,18 +9,18 @@ from dataclasses import replace
 from rlx.backends.cpu.codegen.gemm.dot_product_tile import DotProductSums
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.gemm.register_tile import (
-    UNROLL,
     Kinds,
     RegisterSums,
     Shared,
     call_tile,
-    multiply_add,
+    inner_unroll,
     tile_name,
     tiled,
 )
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.multiply_add import relaxed_multiply_add
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dtype import DType
 
@@ -123,7 +123,7 @@ class DepthwiseTile(RegisterSums):
                 place = advanced(code, found, "%start", left)
                 places = [advanced(code, place, j * lanes, left) for j in range(vectors)]
                 seen = [load(code, left, p, 1, m).to(self.sums) for p, m in zip(places, masks)]
-                sums[i] = [multiply_add(x, r, s) for x, r, s in zip(seen, right, run)]
+                sums[i] = [relaxed_multiply_add(x, r, s) for x, r, s in zip(seen, right, run)]
             self.store_sums(sums)
         self.write()
         code.do("ret void")
@@ -156,7 +156,7 @@ class ImplicitGemmTile(RegisterSums):
             found = [code.let(f"load ptr, ptr {p}") for p in places]
             self.rows = [advanced(code, p, begun, left) for p in found]
             self.right = advanced(code, "%b", code.i64("mul", tap, size), right)
-            self.run("%count", UNROLL)
+            self.run("%count", inner_unroll(self.code.isa))
         self.finish()
         return code.function(f"define internal void @{name}({self.ARGS}) noinline")
 

@@ -22,6 +22,7 @@ DOT_PRODUCTS = {
 operand's dtype. It multiplies u8 by i8: 128 is added to each i8 on the left."""
 PAIR_DOTS = {16: "x86.sse2.pmadd.wd", 32: "x86.avx2.pmadd.wd", 64: "x86.avx512.pmaddw.d.512"}
 """The instruction that adds two products of i16 (pmaddwd), by the vector width in bytes."""
+WASM_PAIR_DOT = "wasm.dot"
 UNROLL = 2
 
 
@@ -97,7 +98,8 @@ class DotProductSums(RegisterSums):
     def _instruction(self) -> tuple[str, str]:
         if self.kinds[0] is DType.I16:
             taken = f"<{self.code.lanes * self.tiling.dot_group} x i16>"
-            return PAIR_DOTS[self.code.isa.vector_bytes], taken
+            isa = self.code.isa
+            return WASM_PAIR_DOT if isa.is_wasm else PAIR_DOTS[isa.vector_bytes], taken
         return DOT_PRODUCTS[self.kinds[0]]
 
     def _plus(self, total: Vec, name: str, left: str, right: str) -> Vec:

@@ -10,6 +10,7 @@ from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.multiply_add import relaxed_multiply_add
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling, sums_dtype
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
@@ -18,6 +19,12 @@ from rlx.kernel.expr import Load
 UNROLL = 4
 """Unrolled inner steps over packed panels. Otherwise one: LLVM would hoist the later loads, and run
 out of registers."""
+
+
+def inner_unroll(isa: Isa) -> int:
+    """Unrolled inner steps over packed panels. LLVM orders WebAssembly by its value stack, not by
+    registers: with 4 steps of a tile at once an engine spills, and takes 1.6 times as long."""
+    return 1 if isa.is_wasm else UNROLL
 
 
 def edges(tiling: Tiling, isa: Isa) -> tuple[bool, ...]:
@@ -189,7 +196,7 @@ class RegisterSums:
             along = code.i64("mul", at, self.step)
             for i, row in enumerate(self.rows):
                 left = load(code, kind, advanced(code, row, along, kind), 0).to(self.sums)
-                sums[i] = [multiply_add(left, r, s) for r, s in zip(right, sums[i])]
+                sums[i] = [relaxed_multiply_add(left, r, s) for r, s in zip(right, sums[i])]
         self.store_sums(sums)
 
     def _right(self, at: Bound) -> list[Vec]:
@@ -264,7 +271,7 @@ class Tile(RegisterSums):
 
     def text(self, name: str, has_factor: bool = False) -> str:
         self.begin()
-        self.run("%count", UNROLL if self.tiling.has_panels else 1)
+        self.run("%count", inner_unroll(self.code.isa) if self.tiling.has_panels else 1)
         self.finish(has_factor)
         args = self.ARGS.format(self.ACROSS[self.tiling.has_table], self.FACTOR[has_factor])
         return self.code.function(f"define internal void @{name}({args}) noinline")
@@ -274,8 +281,3 @@ class Tile(RegisterSums):
             return super()._line(at)
         code = self.code
         return code.let(f"load i64, ptr {advanced(code, '%table', at, DType.I64)}")
-
-
-def multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:
-    """x · y + z, fused where that is one instruction."""
-    return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z

@@ -3,16 +3,16 @@ that is masked off touches no memory."""
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.vector_access import store_some
 from rlx.backends.cpu.codegen.math.storage_types import from_memory, stored, to_memory
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.schedule.loop_schedule import MAX_SHUFFLED_STRIDE
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Load, Store
-
-MAX_SHUFFLED_STRIDE = 4
-"""Strides up to this are loaded contiguously and shuffled."""
 
 
 class LoadStore:
@@ -187,6 +187,8 @@ class LoadStore:
         where = self._pointer(f"%y{store.result}", element, self.context.offset(store.at, copy))
         if step == 0:
             self.code.do(f"store {element} {made.lane()}, ptr {where}")
+        elif step != 1 and self._has_masked_stores(step, element):
+            self._spread(where, element, step, made)
         elif step != 1:
             self._scatter(where, element, self.context.steps(step), made)
         elif self.context.mask is not None:
@@ -203,6 +205,24 @@ class LoadStore:
         steps = [c for a, c in store.at.terms if a is not self.context.at.lane]
         bounds = [store.at.offset, *steps, self.context.at.piece_low]
         return all(is_static(b) and b % self.lanes == 0 for b in bounds)
+
+    def _has_masked_stores(self, step: DimLike, element: str) -> TypeGuard[int]:
+        """Does a masked store take one instruction, and so few of them the lanes?"""
+        if not isinstance(step, int) or not 1 < step <= MAX_SHUFFLED_STRIDE:
+            return False
+        isa = self.code.isa
+        has_masks = isa.has_masks or (isa.vector_bytes == 32 and _bytes(element) >= 4)
+        return has_masks and self.context.mask is None
+
+    def _spread(self, where: str, element: str, step: int, made: Vec) -> None:
+        """Every step-th element of contiguous vectors; the others are masked off."""
+        code, lanes = self.code, self.lanes
+        for n in range(step):
+            places = range(n * lanes, (n + 1) * lanes)
+            picks = ", ".join(f"i1 {str(p % step == 0).lower()}" for p in places)
+            value = made.shuffled([p // step for p in places])
+            to = self._pointer(where, element, n * lanes)
+            store_some(code, value, to, Vec(code, f"<{picks}>", DType.BOOL))
 
     def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:
         code = self.code

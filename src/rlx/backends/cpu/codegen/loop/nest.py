@@ -78,20 +78,25 @@ class LoopNest:
     def blocks(
         self, axis: Axis, low: Bound, high: Bound, body: Callable[[], None], is_polled: bool = False
     ) -> None:
-        """Unrolled vectors, then single ones, the last of them masked."""
+        """Unrolled vectors, then single ones, the last of them masked unless all are whole."""
         most = (
             self.context.schedule.accumulators
             if self.context.at.is_folding
             else self.context.schedule.unroll
         )
         copies = [most] if most > 1 else []
-        copies += [] if self.code.isa.has_masks else [1]
+        copies += [1] if not self.code.isa.has_masks or self._is_whole(low, high) else []
         for count in copies:
             step = count * self.lanes
             end = self.whole(low, high, step)
             self.block(axis, low, end, count, None, body, is_polled)
             low, is_polled = end, False
         self.block(axis, low, high, 1, high, body, is_polled)
+
+    def _is_whole(self, low: Bound, high: Bound) -> bool:
+        if isinstance(low, str) or isinstance(high, str):
+            return False
+        return (high - low) % self.lanes == 0
 
     def whole(self, low: Bound, high: Bound, step: int) -> Bound:
         """The end of the last whole block."""

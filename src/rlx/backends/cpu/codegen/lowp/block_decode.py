@@ -366,8 +366,8 @@ def _bit(term: Expr) -> tuple[Expr, int] | None:
 
 
 def unpack(code: Code, name: str, block_format: BlockFormat) -> str:
-    """The name of `void (ptr from, ptr to, i64 blocks)`, which dequantises to f32. A vector takes
-    several small blocks, and those that are left one by one."""
+    """The name of `void (ptr from, ptr to, i64 blocks)`, which stores what the format's expression
+    is. A vector takes several small blocks, and those that are left one by one."""
     full, args = f"unpack.{name}", "ptr %from, ptr %to, i64 %count"
     lanes = code.isa.lanes(F32)
     step = 1 << max(1, lanes // block_format.weights).bit_length() - 1
@@ -378,7 +378,7 @@ def unpack(code: Code, name: str, block_format: BlockFormat) -> str:
 
 
 def _unpacking(name: str, plan: DecodePlan, step: int) -> Callable[[Code], None]:
-    block_format = plan.terms.block_format
+    block_format, dtype = plan.terms.block_format, plan.terms.block_format.value.dtype
 
     def build(code: Code) -> None:
         whole = code.let(f"and i64 %count, {-step}") if step > 1 else "%count"
@@ -386,9 +386,9 @@ def _unpacking(name: str, plan: DecodePlan, step: int) -> Callable[[Code], None]
             start, to = _advanced(code, block_format, i)
             block = Block(code, plan, start)
             for position in range(0, plan.count, plan.lanes):
-                value = block.weights(position)
-                where = code.let(f"getelementptr float, ptr {to}, i64 {position}")
-                code.do(f"store {value.type} {value.text}, ptr {where}, align 4")
+                value = block.weights(position).to(dtype)
+                where = code.let(f"getelementptr {ELEMENT[dtype]}, ptr {to}, i64 {position}")
+                code.do(f"store {value.type} {value.text}, ptr {where}, align {dtype.itemsize}")
         if step > 1:
             start, to = _advanced(code, block_format, whole)
             rest = code.let(f"sub i64 %count, {whole}")
@@ -400,7 +400,8 @@ def _unpacking(name: str, plan: DecodePlan, step: int) -> Callable[[Code], None]
 def _advanced(code: Code, block_format: BlockFormat, block: str) -> tuple[str, str]:
     """The addresses of a block, and of its weights."""
     start = code.let(f"getelementptr [{block_format.block_bytes} x i8], ptr %from, i64 {block}")
-    return start, code.let(f"getelementptr [{block_format.weights} x float], ptr %to, i64 {block}")
+    row = f"[{block_format.weights} x {ELEMENT[block_format.value.dtype]}]"
+    return start, code.let(f"getelementptr {row}, ptr %to, i64 {block}")
 
 
 def decoded_at(

@@ -15,6 +15,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.lowp.block_decode import Block, unpack
 from rlx.backends.cpu.codegen.lowp.block_scaled_decode import BlockScaledWeights
 from rlx.backends.cpu.codegen.lowp.decode_plan import decode_plan
+from rlx.backends.cpu.codegen.lowp.linear_step import LinearStep
 from rlx.backends.cpu.codegen.lowp.streamed import streams
 from rlx.backends.cpu.codegen.math.storage_types import to_memory
 from rlx.backends.cpu.library.strided_copy import (
@@ -24,9 +25,10 @@ from rlx.backends.cpu.library.strided_copy import (
     copy_task,
     masked_lane_stride,
 )
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec, fma
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.multiply_add import near_fma
 from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import DimLike, dim_min, is_static, product
@@ -91,10 +93,9 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Product(LinearStep):
     """x[m, k] · W[n, k]ᵀ."""
 
-    step: Step
     weights: Weights
 
     @property
@@ -104,24 +105,6 @@ class Product:
     @property
     def lanes(self) -> int:
         return self.step.isa.lanes(self.sums)
-
-    @property
-    def lead(self) -> Layout:
-        """The result's axes but the last."""
-        made = self.step.results[0]
-        return Layout(made.dims[:-1], made.strides[:-1], made.offset)
-
-    @property
-    def m(self) -> DimLike:
-        return product(self.lead.dims)
-
-    @property
-    def n(self) -> DimLike:
-        return self.step.results[0].dims[-1]
-
-    @property
-    def k(self) -> DimLike:
-        return self.step.operands[0].dims[-1]
 
     @property
     def row(self) -> DimLike:
@@ -277,7 +260,7 @@ class Product:
                     for c, weight in enumerate(packed):
                         self.store_sum(
                             w,
-                            fma(x, weight, self.load_sum(w, slots[r * width + c])),
+                            near_fma(x, weight, self.load_sum(w, slots[r * width + c])),
                             slots[r * width + c],
                         )
         return slots
@@ -332,7 +315,7 @@ class Product:
                 x = self.x(w, at(w, row, i, r), at(w, first, k))
                 for c, weight in enumerate(packed):
                     slot = slots[r * COLUMNS + c]
-                    self.store_sum(w, fma(x, weight, self.load_sum(w, slot)), slot)
+                    self.store_sum(w, near_fma(x, weight, self.load_sum(w, slot)), slot)
         for number, slot in enumerate(slots):
             self.put(w, self.load_sum(w, slot), sums, at(w, start, number))
 

@@ -7,7 +7,8 @@ from rlx.kernel.lower.loop import body_of
 from rlx.ops.op import Kind
 
 STREAMED = frozenset({
-    "gguf_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul",
+    "gguf_matmul", "gguf_int8_matmul", "gguf_grouped_matmul", "dequant_grouped_matmul",
+    "grouped_matmul",
 })  # fmt: skip
 """Products that stream quantised weights: of one matrix, or of each row's expert."""
 

@@ -15,9 +15,10 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.expression_vectors import apply_op
 from rlx.backends.cpu.codegen.scan.positions import place, stored_value
 from rlx.backends.cpu.library.strided_copy import at
-from rlx.backends.cpu.llvm.builder import Bound, Vec, fma
+from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.multiply_add import multiply_add
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of
@@ -271,12 +272,8 @@ class _Steps:
     def add(self, node: Reduce, known: Known, r: int, v: int) -> None:
         """One more product."""
         x, y = (self.value(a, r, v, known) for a in node.args[0].args)
-        made = self.multiplied(x, y, self.total(node, r, v))
+        made = multiply_add(x, y, self.total(node, r, v))
         self.code.do(f"store {made.type} {made.text}, ptr {self.sums[self.key(node, r, v)]}")
-
-    def multiplied(self, x: Vec, y: Vec, z: Vec) -> Vec:
-        """x · y + z, fused where that is one instruction."""
-        return fma(x, y, z) if self.code.isa.has_fma else x * y + z
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -297,7 +294,7 @@ class _Steps:
                 return self.total(node, r, v)
             case Apply(args=(Apply() as left, right)) if _is_product(node, left):
                 x, y = (self.value(a, r, v, known) for a in left.args)
-                return self.multiplied(x, y, self.value(right, r, v, known))
+                return multiply_add(x, y, self.value(right, r, v, known))
             case Apply():
                 return apply_op(node, [self.value(a, r, v, known) for a in node.args])
             case _:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.shared_functions import subprogram
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec, fma
+from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.multiply_add import multiply_add
 from rlx.core.dtype import DType
 
 Complex = tuple[Vec, Vec]
@@ -55,11 +56,6 @@ def complex_sub(a: Complex, b: Complex) -> Complex:
 
 def mul_minus_i(a: Complex) -> Complex:
     return a[1], -a[0]
-
-
-def multiply_add(x: Vec, y: Vec | float, z: Vec) -> Vec:
-    """x · y + z, fused where that is one instruction."""
-    return fma(x, y, z) if x.code.isa.has_fma else x * y + z
 
 
 def complex_mul(a: Complex, w: Complex) -> Complex:

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION, rounded_to_half
-from rlx.backends.cpu.library.fft.butterflies import (
-    MIN_POLLED_POINTS,
-    VECTORS_PER_POLL,
-    multiply_add,
-)
+from rlx.backends.cpu.library.fft.butterflies import MIN_POLLED_POINTS, VECTORS_PER_POLL
 from rlx.backends.cpu.library.shared_functions import helper, subprogram
 from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec, literal
+from rlx.backends.cpu.llvm.multiply_add import multiply_add
 from rlx.core.dtype import DType
 
 

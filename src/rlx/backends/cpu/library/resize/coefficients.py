@@ -1,5 +1,5 @@
 """Resampling coefficients: source indices and weights of each result, as constant tables, and the
-weighted sums over taps."""
+weighted sums over taps. A repeated axis has no table: result i is source element i // factor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 
 from rlx.backends.cpu.library.fft.twiddles import constant
 from rlx.backends.cpu.library.strided_copy import at, step
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec, fma
+from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.multiply_add import near_fma
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
-from rlx.ops.nn.resize import Line, Rule
+from rlx.ops.nn.resize import Line, Repeat, Rule
 
 Array = np.ndarray[Any, Any]
 MAX_UNROLLED_TAPS = 16
@@ -39,6 +40,10 @@ def table_entry(code: Code, base: str, place: Bound, kind: str = "i32") -> str:
     return code.let(f"zext {kind} {found} to i64")
 
 
+def num_taps(line: Line | Repeat, rule: Rule) -> int:
+    return 1 if isinstance(line, Repeat) else line.taps(rule)[0].shape[1]
+
+
 # -- scalar positions -----------------------------------------------------------------------------
 
 
@@ -46,7 +51,7 @@ def table_entry(code: Code, base: str, place: Bound, kind: str = "i32") -> str:
 class AxisPosition:
     """A position on a resized axis, whose taps are `stride` apart in the source."""
 
-    line: Line
+    line: Line | Repeat
     position: Bound
     stride: DimLike
 
@@ -65,11 +70,15 @@ class Taps:
 
     @property
     def counts(self) -> list[int]:
-        return [s.line.taps(self.rule)[0].shape[1] for s in self.positions]
+        return [num_taps(s.line, self.rule) for s in self.positions]
 
     def tap(self, position: AxisPosition, n: Bound) -> tuple[Bound, str | None]:
         """The source offset of one, and its weight; where elements are only moved there is none."""
-        code, (places, weights) = self.w.code, position.line.taps(self.rule)
+        code, line = self.w.code, position.line
+        if isinstance(line, Repeat):
+            place = code.let(f"udiv i64 {position.position}, {line.factor}")
+            return step(self.w, place, position.stride), None
+        places, weights = line.taps(self.rule)
         entry = at(self.w, code.i64("mul", position.position, places.shape[1]), n)
         place = table_entry(code, constant_table(code, places.astype(np.int32)), entry)
         where = step(self.w, place, position.stride)
@@ -103,7 +112,7 @@ class Taps:
             made = made if weight is None else [x * weight for x in made]
             for place, weight in more:
                 assert weight is not None
-                made = [fma(x, weight, so_far) for x, so_far in zip(load(place), made)]
+                made = [near_fma(x, weight, so_far) for x, so_far in zip(load(place), made)]
             return made
 
         return sums
@@ -134,7 +143,7 @@ class Accumulator:
         return Vec(self.code, self.code.let(f"load {self.kind}, ptr {self.slot}"), self.dtype)
 
     def add(self, x: Vec, weight: Vec) -> None:
-        made = fma(x, weight, self.value) if self.dtype.is_float else x * weight + self.value
+        made = near_fma(x, weight, self.value) if self.dtype.is_float else x * weight + self.value
         self.code.do(f"store {made.type} {made.text}, ptr {self.slot}")
 
 

@@ -20,6 +20,7 @@ from rlx.backends.cpu.library.strided_copy import at, masked_lane_stride, step, 
 from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.core.dtype import DType
+from rlx.ops.nn.resize import Repeat
 
 I64 = DType.I64
 MAX_UNROLLED_ROW_TAPS = 8
@@ -39,6 +40,30 @@ def resize_rows(plan: ResizePlan, w: Writer, unit: Unit, row_taps: RowTaps) -> N
         start = table_entry(code, constant_table(code, row_taps.starts.astype(np.int32)), n)
         place = at(w, unit.made, step(w, start, stride))
         w.store(made, 1, place, plan.dtype, w.size(stride))
+
+
+def repeat_rows(plan: ResizePlan, w: Writer, unit: Unit, row: Repeat) -> None:
+    """Rows of named sizes: each vector of source elements is shuffled into `factor` vectors of
+    results, lane n of all of them taking element n // factor."""
+    code, lanes, (old, new) = w.code, plan.lanes, plan.row_strides
+    low = code.i64("mul", unit.block, plan.repeated_block)
+    high = code.least(at(w, low, plan.repeated_block), w.size(row.old))
+    fold = plan.tap_sum(w, unit.rows, unit.given)
+
+    def body(i: Bound, mask: Vec | None) -> None:
+        def loaded(place: Bound) -> list[Vec]:
+            where = at(w, place, step(w, i, old))
+            return [w.load(0, where, plan.dtype, masked_lane_stride(w, old), mask)]
+
+        (found,) = fold(1, loaded)
+        for n in range(row.factor):
+            picks = [(n * lanes + lane) // row.factor for lane in range(lanes)]
+            result = at(w, code.i64("mul", i, row.factor), n * lanes)
+            place = at(w, unit.made, step(w, result, new))
+            chosen = mask and mask.shuffled(picks)
+            w.store(found.shuffled(picks), 1, place, plan.dtype, w.size(new), chosen)
+
+    vector_loop(w, low, high, body)
 
 
 def vertical_pass(plan: ResizePlan, w: Writer, unit: Unit) -> Bound:

@@ -13,7 +13,7 @@ from rlx.core.dtype import DType
 def resize_channels(plan: ResizePlan, w: Writer, unit: Unit) -> None:
     code, many = w.code, w.size(plan.y.dims[plan.vector_axis or 0])
     low = code.i64("mul", unit.block, PIXEL_BLOCK)
-    high = code.least(at(w, low, PIXEL_BLOCK), plan.column.new)
+    high = code.least(at(w, low, PIXEL_BLOCK), w.size(plan.column.new))
     if plan.is_single_pass:
         with code.count(low, high, 1) as j:
             position = AxisPosition(plan.column, j, plan.x.strides[plan.column.axis])

@@ -4,14 +4,14 @@ NHWC: a result is a weighted sum of source pixels, lane by lane. NCHW: the rows 
 results needs are first summed into one row of scratch memory (vertical pass), whose elements are
 then permuted and weighted, a vector at a time (horizontal pass): from one register where a vector
 of results needs no more than a vector of source elements. Both passes are one sum where that is
-fewer operations, as in strong downsampling.
+fewer operations, as in strong downsampling. Axes of named sizes, which are repeated, need no table.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from rlx.backends.cpu.library.resize.nchw import resize_rows
+from rlx.backends.cpu.library.resize.nchw import repeat_rows, resize_rows
 from rlx.backends.cpu.library.resize.nhwc import resize_channels
 from rlx.backends.cpu.library.resize.resize_plan import ResizePlan
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task
@@ -19,17 +19,22 @@ from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule, buffers
-from rlx.ops.nn.resize import lines_of, parts_of
+from rlx.kernel.refusal import NotLowered
+from rlx.ops.nn.resize import Repeat, lines_of, parts_of
 
 OPS_PER_TAP = 4
 """Instructions per tap."""
+MAX_FACTOR = 64
+"""Of an axis of a named size: a row's results are stored by so many instructions per vector."""
 
 
 def make_resize(given: Step, name: str) -> Schedule[Task]:
     where, rule = parts_of(given.node.attrs)
-    lines = lines_of(given.node.inputs[0].shape.dims, *where)
+    lines = lines_of(given.node.inputs[0].shape.dims, where, rule)
     if not lines or 0 in given.node.shape.dims:
         return _plain_copy(given, name)
+    if any(isinstance(line, Repeat) and line.factor > MAX_FACTOR for line in lines):
+        raise NotLowered(f"named axes are repeated up to {MAX_FACTOR} times: vectors are unrolled")
     made = ResizePlan.of(given, rule, lines)
     node, units = given.node, made.units.count
     taps = sum(made.taps)
@@ -48,6 +53,8 @@ def _source(made: ResizePlan, name: str) -> Source:
         unit = made.unit(w, position, block)
         if made.row_taps is not None:
             resize_rows(made, w, unit, made.row_taps)
+        elif made.repeated_row is not None:
+            repeat_rows(made, w, unit, made.repeated_row)
         else:
             resize_channels(made, w, unit)
     return w.source(name)

@@ -15,6 +15,7 @@ from rlx.backends.cpu.library.resize.coefficients import (
     Taps,
     TapSum,
     constant_table,
+    num_taps,
     table_entry,
 )
 from rlx.backends.cpu.library.strided_copy import Blocks, at, copy_dtype, dim_lanes, step
@@ -24,7 +25,7 @@ from rlx.backends.cpu.program.task import Step
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
-from rlx.ops.nn.resize import Line, Rule
+from rlx.ops.nn.resize import Line, Repeat, Rule
 
 Array = np.ndarray[Any, Any]
 ROW_BLOCK, PIXEL_BLOCK = 512, 32
@@ -61,7 +62,7 @@ class Permutation:
 class ResizePlan:
     step: Step
     rule: Rule
-    lines: tuple[Line, ...]
+    lines: tuple[Line | Repeat, ...]
     """The resized axes; columns are along the last one."""
     vector_axis: int | None
     """The axis of channels that is vectorised."""
@@ -69,13 +70,15 @@ class ResizePlan:
     """The axis of channels that is merged into the row."""
     lanes: int
     row_taps: RowTaps | None
-    """Where the row is vectorised."""
+    """Where the row is vectorised, and its taps are constants."""
 
     @classmethod
-    def of(cls, given: Step, rule: Rule, lines: list[Line]) -> ResizePlan:
+    def of(cls, given: Step, rule: Rule, lines: list[Line | Repeat]) -> ResizePlan:
         lines = sorted(lines, key=lambda line: _is_contiguous(given, line.axis))
         vector_axis, merged_axis = _contiguous_axis(given, {line.axis for line in lines}), None
-        if vector_axis is not None and _merges_into_row(given, lines[-1].axis, vector_axis):
+        column = lines[-1]
+        can_merge = vector_axis is not None and isinstance(column, Line)
+        if can_merge and _merges_into_row(given, column.axis, vector_axis or 0):
             vector_axis, merged_axis = None, vector_axis
         dims, dtype = given.node.shape.dims, _compute_dtype(given.node.shape.dtype, rule)
         if vector_axis is not None:
@@ -88,10 +91,13 @@ class ResizePlan:
                 dim_lanes(given.isa, dtype, dims[vector_axis]),
                 None,
             )
+        if isinstance(column, Repeat):
+            lanes = given.isa.lanes(dtype)
+            return cls(given, rule, tuple(lines), None, None, lanes, None)
         row_channels = 1 if merged_axis is None else int(dims[merged_axis])
         wide = dtype if dtype.itemsize >= 4 else DType.F32
-        lanes = dim_lanes(given.isa, wide, lines[-1].new * row_channels)
-        row_taps = RowTaps.of(lines[-1], rule, row_channels, lanes, ROW_BLOCK)
+        lanes = dim_lanes(given.isa, wide, column.new * row_channels)
+        row_taps = RowTaps.of(column, rule, row_channels, lanes, ROW_BLOCK)
         return cls(given, rule, tuple(lines), vector_axis, merged_axis, lanes, row_taps)
 
     # -- facts ----------------------------------------------------------------------------------
@@ -119,8 +125,20 @@ class ResizePlan:
         return self.dtype.compute
 
     @property
-    def column(self) -> Line:
+    def column(self) -> Line | Repeat:
         return self.lines[-1]
+
+    @property
+    def repeated_row(self) -> Repeat | None:
+        """The columns, where the row is vectorised and its elements are repeated."""
+        is_row = self.vector_axis is None and self.row_taps is None
+        return self.column if is_row and isinstance(self.column, Repeat) else None
+
+    @property
+    def repeated_block(self) -> int:
+        """Source elements of a row that is repeated in one unit."""
+        repeat = self.repeated_row
+        return max(self.lanes, ROW_BLOCK // (repeat.factor if repeat else 1))
 
     @property
     def row_channels(self) -> int:
@@ -140,16 +158,22 @@ class ResizePlan:
 
     @property
     def units(self) -> Blocks:
-        blocks = (
-            -(-self.column.new // PIXEL_BLOCK) if self.row_taps is None else self.row_taps.blocks
-        )
         outer = (self.y.dims[a] for a in self.outer)
-        return Blocks((*outer, *(line.new for line in self.lines[:-1]), blocks), 1)
+        return Blocks((*outer, *(line.new for line in self.lines[:-1]), self.row_blocks), 1)
+
+    @property
+    def row_blocks(self) -> DimLike:
+        """Units of a row."""
+        if self.row_taps is not None:
+            return self.row_taps.blocks
+        if self.repeated_row is not None:
+            return (self.column.old + self.repeated_block - 1) // self.repeated_block
+        return (self.column.new + PIXEL_BLOCK - 1) // PIXEL_BLOCK
 
     @property
     def taps(self) -> tuple[int, int]:
         """Of a column, and of a row."""
-        every = [line.taps(self.rule)[0].shape[1] for line in self.lines]
+        every = [num_taps(line, self.rule) for line in self.lines]
         return int(np.prod(every[:-1], dtype=int)), every[-1]
 
     @property
@@ -157,7 +181,7 @@ class ResizePlan:
         """Are both passes in one sum fewer operations? Counted in vectors, and where lanes are
         gathered element by element each of them."""
         down, across = self.taps
-        if self.is_nearest or down == 1:
+        if self.is_nearest or down == 1 or isinstance(self.column, Repeat):
             return True
         single = 1 if self.vector_axis is not None else self.lanes
         each = 1 if self.row_taps is None or self.in_registers(None) is not None else single
@@ -170,7 +194,9 @@ class ResizePlan:
         if not self.is_single_pass:
             return self.in_registers(None)
         is_contiguous = self.row_strides[0] == 1
-        return self.in_registers(self.column.old * self.row_channels - 1) if is_contiguous else None
+        if not is_contiguous or isinstance(self.column, Repeat):
+            return None
+        return self.in_registers(self.column.old * self.row_channels - 1)
 
     def in_registers(self, last: int | None) -> Permutation | None:
         """The same from elements none of which are past `last`."""
@@ -186,7 +212,8 @@ class ResizePlan:
 
     @property
     def has_outside(self) -> bool:
-        return any(line.crop is not None and line.outside().any() for line in self.lines)
+        lines = [line for line in self.lines if isinstance(line, Line)]
+        return any(line.crop is not None and line.outside().any() for line in lines)
 
     @property
     def scratch(self) -> int:
@@ -201,6 +228,7 @@ class ResizePlan:
         """[blocks, 2]: the range of a row's source elements that a block reads."""
         if self.row_taps is not None:
             return self.row_taps.source_range
+        assert isinstance(self.column, Line)
         places = self.column.taps(self.rule)[0]
         pieces = [places[i : i + PIXEL_BLOCK] for i in range(0, len(places), PIXEL_BLOCK)]
         return np.array([(p.min(), p.max() + 1) for p in pieces])
@@ -222,9 +250,10 @@ class ResizePlan:
         """Is one of the positions outside of the image?"""
         code, found = w.code, None
         for position in positions:
-            if position.line.crop is None:
+            line = position.line
+            if isinstance(line, Repeat) or line.crop is None:
                 continue
-            flags = constant_table(code, position.line.outside().astype(np.uint8))
+            flags = constant_table(code, line.outside().astype(np.uint8))
             flag = table_entry(code, flags, position.position, "i8")
             own = code.let(f"icmp ne i64 {flag}, 0")
             found = own if found is None else code.let(f"or i1 {found}, {own}")

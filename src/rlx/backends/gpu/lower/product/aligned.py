@@ -44,7 +44,8 @@ def aligned_schedule(
     behind, packed = Buffer("operand", number), Buffer("packed", 0)
     for form in (gemv_schedule, tile_schedule) if contract.is_plain else (gemv_schedule,):
         schedule = form(made, machine, name, constants | {number})
-        if not isinstance(schedule, Refusal) and not more:
+        # one that packs weights itself writes them down decoded: where bytes lie is nothing to it
+        if not isinstance(schedule, Refusal) and not schedule.packed and not more:
             moved = schedule.moved(lambda b: packed if b == behind else b)
             weights = PackedWeights(task, packing.results[0].size_bytes)
             return replace(moved, packed=(weights,))

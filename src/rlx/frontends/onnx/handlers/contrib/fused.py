@@ -173,7 +173,7 @@ def _filled(x: Node, missing: int) -> Node:
     return ops.pad(x, low=(0,) * rank, high=(*(0,) * (rank - 1), missing), value=0.0)
 
 
-def packed(call: Call, number: int, dims: tuple[int, ...]) -> tuple[Node, str]:
+def packed(call: Call, number: int, dims: tuple[int, ...]) -> tuple[Node, Any]:
     """Bytes of packed numbers, and the packing; two bits are written out, one number a byte."""
     bits = call.attr("bits", 4)
     if bits in (4, 8):
@@ -210,7 +210,7 @@ def _zero_points(call: Call, number: int, dims: tuple[int, int]) -> Node:
     return _written_out(call, number, unpacked(given, bits)[:, : dims[1]].copy())
 
 
-def _matmul_with_real_zeros(call: Call, x: Node, weights: Node, scales: Node, packing: str) -> Node:
+def _matmul_with_real_zeros(call: Call, x: Node, weights: Node, scales: Node, packing: Any) -> Node:
     block = call.required("block_size")
     numbers = ops.block_dequantize(weights, scales, packing=packing, block=block)
     shift = ops.mul(ops.reshape(call.node(3), dims=scales.shape.dims), scales)

@@ -35,7 +35,7 @@ def quantised_lstm(call: Call) -> tuple[Node, ...]:
         cell = Cell({"clip": call.attr("clip")}, tuple(every[3 * d : 3 * d + 3]), hidden)
         made.append(_direction(call, d, cell, direction == "reverse" or d == 1))
     outputs, states, cells = zip(*made)
-    y = ops.concat([ops.expand_dims(v, axes=(1,)) for v in outputs], axis=1)
+    y: Any = ops.concat([ops.expand_dims(v, axes=(1,)) for v in outputs], axis=1)
     return y, *(_stacked(v) for v in (states, cells))
 
 

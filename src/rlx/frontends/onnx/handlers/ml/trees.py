@@ -82,14 +82,14 @@ def ensemble(call: Call) -> Node:
 # -- scores ---------------------------------------------------------------------------------------
 
 
-def _scores(call: Call, x: Node, tables: Tables, count: int, aggregate: str) -> Node:
+def _scores(call: Call, x: Node, tables: Tables, count: int, aggregate: Any) -> Node:
     columns = x.shape.dims[1]
     inner = tables.feature[tables.child > 0]
     most = int(inner.max(initial=-1))
     if inner.min(initial=0) < 0 or (not isinstance(columns, Dim) and most >= columns):
         raise GraphError(f"{call.label}: a node tests feature {most}, and rows have {columns}")
     names = ("threshold", "feature", "child", "missing", "root", "weight", "target")
-    operands = [_table(call, name, getattr(tables, name)) for name in names]
+    operands: list[Any] = [_table(call, name, getattr(tables, name)) for name in names]
     made = ops.tree_ensemble(
         x, *operands, n_targets=count, span=tables.span, aggregate=aggregate.lower()
     )

@@ -16,6 +16,7 @@ from rlx.frontends.onnx.handlers.nn.activation import swish
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
+from rlx.ops.nn.attention import MaskKind
 
 # -- heads ----------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def repeated(x: Node, times: int) -> Node:
 class Mask:
     """What attention's attributes and last operand say about the keys that a query sees."""
 
-    kind: str = "none"
+    kind: MaskKind = "none"
     window: int | None = None
     node: Node | None = None
 

@@ -45,8 +45,8 @@ def _trained(call: Call) -> tuple[Node, ...]:
     mean = ops.mean(x, axes=axes)
     centred = ops.sub(x, by_channel(mean, x))
     variance = ops.mean(ops.square(centred), axes=axes)
-    found = [_like(call.node(i), x) for i in (1, 2)]
-    made = ops.batch_norm(x, *found, mean, variance, eps=call.attr("epsilon", 1e-5))
+    scale, bias = (_like(call.node(i), x) for i in (1, 2))
+    made = ops.batch_norm(x, scale, bias, mean, variance, eps=call.attr("epsilon", 1e-5))
     return made, *(
         ops.add(ops.mul(old, momentum), ops.mul(_like(new, old), 1 - momentum))
         for old, new in ((call.node(3), mean), (call.node(4), variance))

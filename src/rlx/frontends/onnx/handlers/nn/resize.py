@@ -1,7 +1,8 @@
 """Resize.
 
-Where sizes are known, it is the table's resize, whose taps are constants. Where they are not, taps
-are computed when the model runs: their places, their weights, and then one gather per axis.
+Where sizes are known, or elements are repeated by a whole factor, it is the table's resize. Where
+they are not, taps are computed when the model runs: their places, their weights, and then one
+gather per axis.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -25,7 +26,8 @@ from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
 from rlx.ops.compose import nullary
-from rlx.ops.nn.resize import Coordinates, positions
+from rlx.ops.nn import resize as resampling
+from rlx.ops.nn.resize import Coordinates, Rounding, positions
 
 DENOMINATORS = 64, 4096
 """Scales of sizes that are not known are read as fractions up to here: 0.333… is 1/3."""
@@ -74,10 +76,12 @@ class Line:
     length: float | None = None
     """How long the new axis counts as, where that is not its size."""
 
-    @property
-    def is_known(self) -> bool:
-        is_whole = self.length in (None, self.new)
-        return isinstance(self.old, int) and isinstance(self.new, int) and is_whole
+    def is_in_table(self, rule: Rule) -> bool:
+        """Is it an axis that the table's resize takes?"""
+        if isinstance(self.old, int) and isinstance(self.new, int):
+            return self.length in (None, self.new)
+        is_whole = isinstance(self.scale, float) and self.new == self.old * int(self.scale)
+        return rule.repeats and is_whole
 
     @property
     def is_same(self) -> bool:
@@ -86,12 +90,10 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(resampling.Rule):
     """How new elements are interpolated, by ONNX's attributes."""
 
-    mode: str
-    coordinate_mode: str
-    nearest_mode: str = "round_prefer_floor"
+    nearest_mode: Rounding = "round_prefer_floor"
     cubic_coeff_a: float = -0.75
     exclude_outside: bool = False
     antialias: bool = False
@@ -99,16 +101,7 @@ class Rule:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in Rule.__slots__}
-
-    @property
-    def repeats(self) -> bool:
-        """Is each element repeated where the scale is whole?"""
-        if self.mode != "nearest":
-            return False
-        if self.coordinate_mode == "asymmetric":
-            return self.nearest_mode == "floor"
-        return self.coordinate_mode == "half_pixel" and self.nearest_mode.startswith("round")
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 # -- the operators --------------------------------------------------------------------------------
@@ -282,8 +275,8 @@ def _resized(call: Call, x: Node, lines: Sequence[Line], rule: Rule) -> Node:
 
 def _interpolated(call: Call, x: Node, lines: Sequence[Line], rule: Rule) -> Node:
     changed = [line for line in lines if not line.is_same]
-    known = [line for line in changed if line.is_known]
-    rest = [line for line in changed if not line.is_known]
+    known = [line for line in changed if line.is_in_table(rule)]
+    rest = [line for line in changed if line not in known]
     for line in rest:
         x = _along(call, x, line, rule)
     x = _by_table(x, known, rule) if known else x
@@ -294,11 +287,12 @@ def _interpolated(call: Call, x: Node, lines: Sequence[Line], rule: Rule) -> Nod
 
 def _by_table(x: Node, lines: Sequence[Line], rule: Rule) -> Node:
     crops = [line.crop or (0.0, 1.0) for line in lines]
+    scales: list[Any] = [line.scale for line in lines]
     return ops.resize(
         x,
         axes=tuple(line.axis for line in lines),
         sizes=tuple(line.new for line in lines),
-        scales=tuple(line.scale for line in lines),
+        scales=tuple(scales),
         roi=(*(a for a, _ in crops), *(b for _, b in crops)),
         **rule.attrs,
     )
@@ -306,8 +300,6 @@ def _by_table(x: Node, lines: Sequence[Line], rule: Rule) -> Node:
 
 def _along(call: Call, x: Node, line: Line, rule: Rule) -> Node:
     """One axis whose size is not known."""
-    if rule.repeats and isinstance(line.scale, float) and line.new == line.old * int(line.scale):
-        return _repeated(x, line.axis, int(line.scale))
     at = _positions(call, line, rule)
     if rule.mode == "nearest":
         return ops.gather(x, _inside(call, _rounded(at, rule.nearest_mode), line), axis=line.axis)
@@ -349,14 +341,6 @@ def _beyond(call: Call, x: Node, line: Line, rule: Rule) -> Node:
     outside = ops.expand_dims(outside, axes=tuple(range(1, 1 + after))) if after else outside
     value = np.array(rule.extrapolation_value).astype(x.shape.dtype.numpy)
     return ops.where(outside, call.graph.constant(value), x)
-
-
-def _repeated(x: Node, axis: int, times: int) -> Node:
-    """Each element of an axis repeated."""
-    dims = x.shape.dims
-    wide = ops.expand_dims(x, axes=(axis + 1,))
-    wide = ops.expand(wide, dims=(*dims[: axis + 1], times, *dims[axis + 1 :]))
-    return ops.reshape(wide, dims=(*dims[:axis], dims[axis] * times, *dims[axis + 1 :]))
 
 
 def _size(call: Call, dim: DimLike, dtype: DType = DType.F64) -> Node:

@@ -20,7 +20,7 @@ GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 def grid_sample(call: Call) -> Node:
     x, grid = call.node(0), call.node(1)
     named: str = call.attr("mode", "linear")
-    mode = GRID_MODES.get(named, named)
+    mode: Any = GRID_MODES.get(named, named)
     wide = _mixed_in(call, x, grid, mode)
     made = ops.grid_sample(
         ops.cast(x, to=wide),

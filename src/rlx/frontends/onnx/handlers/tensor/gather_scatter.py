@@ -39,7 +39,7 @@ def gather_elements(call: Call) -> Node:
 @handles("Scatter", "ScatterElements")
 def scatter_elements(call: Call) -> Node:
     axis = call.axis(call.attr("axis", 0), call.rank(0))
-    how = {"axis": axis, "reduction": call.attr("reduction", "none")}
+    how: dict[str, Any] = {"axis": axis, "reduction": call.attr("reduction", "none")}
     return ops.scatter_elements(call.node(0), indices_of(call, 1, axis), call.node(2), **how)
 
 
@@ -123,7 +123,7 @@ def _unique(call: Call, x: Node) -> tuple[Node, ...]:
     """NaNs are one value; without an axis, which of them each element is comes in a row."""
     axis = call.attr("axis")
     at = None if axis is None else call.axis(axis, x.shape.rank)
-    how = {"axis": at, "is_sorted": bool(call.attr("sorted", 1)), "equal_nan": True}
+    how: dict[str, Any] = {"axis": at, "is_sorted": bool(call.attr("sorted", 1)), "equal_nan": True}
     values, first, inverse, counts = ops.unique(x, **how)
     return values, first, ops.reshape(inverse, dims=(product(inverse.shape.dims),)), counts
 

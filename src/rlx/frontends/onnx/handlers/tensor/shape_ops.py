@@ -331,17 +331,14 @@ def split(call: Call) -> tuple[Node, ...]:
 @handles("Range")
 def range_(call: Call) -> Value:
     """Counted by dims where it can be; else every end must be known, as the length follows."""
-    found = [call.importer.as_sizes(call.value(i)) for i in range(3)]
     dtype = call.shape(0).dtype
-    if None not in found and not all(s.is_known for s in found if s is not None):
-        start, stop, step = (s.dims[0] for s in found if s is not None)
-        if step == 1:
-            line = nullary(
-                call.graph, "iota", dims=(dim_max(0, stop - start),), axis=0, dtype=dtype
-            )
-            return (
-                line if start == 0 else ops.add(line, Sizes((start,), (), dtype).node(call.graph))
-            )
+    whole = [_whole_end(call, i) for i in range(3)]
+    first, end = whole[0], whole[1]
+    if first is not None and end is not None and whole[2] == 1 and isinstance(end - first, Dim):
+        line = nullary(call.graph, "iota", dims=(dim_max(0, end - first),), axis=0, dtype=dtype)
+        if first == 0:
+            return line
+        return ops.add(line, ops.cast(Sizes((first,), ()).node(call.graph), to=dtype))
     if not all(call.is_known(i) for i in range(3)) and call.may_measure(0, 1, 2):
         return _counted_range(call)
     ends: list[Any] = [call.array(i).reshape(()).item() for i in range(3)]
@@ -352,8 +349,23 @@ def range_(call: Call) -> Value:
     if count <= MAX_SIZES:
         return Weight(call.outputs[0], np.arange(*ends, dtype=dtype.numpy)[:count])
     line = nullary(call.graph, "iota", dims=(count,), axis=0, dtype=dtype)
-    first, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
-    return ops.add(ops.mul(line, each), first)
+    least, each = (call.graph.constant(np.array(v, dtype.numpy)) for v in (start, step))
+    return ops.add(ops.mul(line, each), least)
+
+
+def _whole_end(call: Call, number: int) -> DimLike | None:
+    """An end of a range as a size, also where a size was made a float: it has no part after the
+    point. None where it is something else."""
+    value = call.value(number)
+    known = call.importer.as_array(value)
+    if known is not None and known.size:
+        one = known.reshape(-1)[0].item()
+        return int(one) if float(one).is_integer() else None
+    if isinstance(value, Node) and value.op == "cast" and value.inputs[0].shape.dtype.is_integer:
+        size = element(value.inputs[0], 0)
+        return None if size is None or is_measured(size) else size
+    sizes = call.importer.as_sizes(value)
+    return None if sizes is None else sizes.dims[0]
 
 
 def _counted_range(call: Call) -> Node:

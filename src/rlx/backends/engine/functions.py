@@ -1,0 +1,134 @@
+"""Compiled functions of a program: one per segment and sizes of the named dims in it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rlx.backends.engine.calls import Failure
+from rlx.backends.engine.engine import Compiled, Engine
+from rlx.backends.engine.steps import Segment
+from rlx.backends.engine.trace import Traced
+from rlx.core.errors import Error
+
+LOG = logging.getLogger("rlx")
+MOST = 64
+"""Functions of named dims that a program keeps; the one that was not called for longest goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A segment, compiled."""
+
+    call: Compiled
+    traced: Traced
+    num_outputs: int
+
+    @property
+    def failures(self) -> Sequence[tuple[Failure, ...]]:
+        """What its codes say, once it was called."""
+        return self.traced.failures
+
+
+class Functions:
+    """What was compiled, by segment and sizes. Calls may ask for it concurrently."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine, self.name = engine, name
+        self._made: OrderedDict[object, Function] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def of(self, segment: Segment, sizes: Mapping[str, int]) -> Function:
+        """The function for these sizes, compiled where it is not there yet."""
+        bound = {k: sizes[k] for k in sorted(segment.symbols) if k in sizes}
+        key = (segment, *bound.items())
+        with self._lock:
+            found = self._made.get(key)
+            if found is None:
+                found = self._made[key] = self._compiled(segment, bound)
+                self._drop()
+            elif bound:
+                self._made.move_to_end(key)
+            return found
+
+    def keep(self, segment: Segment, sizes: Mapping[str, int], function: Function) -> None:
+        """A function that was compiled elsewhere, or before."""
+        with self._lock:
+            self._made[(segment, *sorted(sizes.items()))] = function
+
+    def made(self, segment: Segment) -> list[Function]:
+        """Those of a segment that were compiled, one for each of their sizes."""
+        with self._lock:
+            return [f for f in self._made.values() if f.traced.segment is segment]
+
+    def _drop(self) -> None:
+        """Functions of fixed sizes are as many as there are segments, and stay."""
+        sized = [k for k in self._made if isinstance(k, tuple) and len(k) > 1]  # pyright: ignore[reportUnknownArgumentType]
+        for key in sized[: max(0, len(sized) - MOST)]:
+            del self._made[key]
+
+    def _compiled(self, segment: Segment, sizes: Mapping[str, int]) -> Function:
+        begin = time.monotonic()
+        traced = Traced(segment, self.engine, sizes)
+        shapes = [n.shape.bind(sizes) for n in segment.inputs]
+        with self.engine.scope():
+            call = guarded(self.engine, self.name, self.engine.compiled, traced, shapes)
+        self._note(sizes, time.monotonic() - begin)
+        return Function(call, traced, len(segment.outputs))
+
+    def _note(self, sizes: Mapping[str, int], seconds: float) -> None:
+        if sizes:
+            given = ", ".join(f"{k}={v}" for k, v in sizes.items())
+            when = (
+                "in its first call" if self.engine.compiles_at_first_call else f"in {seconds:.2f} s"
+            )
+            LOG.info(
+                "%s: a function for %s is compiled %s, as %s compiles for fixed sizes; calls of "
+                "these sizes take it from now on",
+                *(self.name, given, when, self.engine.name),
+            )
+
+
+@dataclass(slots=True)
+class Checks:
+    """Codes of failures that functions of a call computed, to be looked at before the host relies
+    on what they gave."""
+
+    engine: Engine
+    waiting: list[tuple[Function, Any]] = field(default_factory=list[tuple[Function, Any]])
+
+    def called(self, function: Function, arrays: Sequence[Any], where: str) -> Sequence[Any]:
+        """The outputs of a function; its codes are looked at later."""
+        made = guarded(self.engine, where, function.call, *arrays)
+        if len(made) > function.num_outputs:
+            self.waiting.append((function, made[-1]))
+            return made[: function.num_outputs]
+        return made
+
+    def raise_first(self, where: str) -> None:
+        """Wait for the codes, and raise the first failure, which names its node."""
+        waiting, self.waiting = self.waiting, []
+        for function, codes in waiting:
+            found = guarded(self.engine, where, self.engine.numpy, codes).tolist()
+            for failures, code in zip(function.failures, found):
+                if code:
+                    failure = failures[code - 1]
+                    raise Error(f"{failure.label}: {failure.text}")
+
+
+T = TypeVar("T")
+
+
+def guarded(engine: Engine, where: str, function: Callable[..., T], *arguments: Any) -> T:
+    """What an engine raises becomes an error of rlx."""
+    try:
+        return function(*arguments)
+    except Error:
+        raise
+    except Exception as error:  # whatever an engine raises
+        raise engine.error(where, error) from error

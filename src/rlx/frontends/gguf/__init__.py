@@ -1,0 +1,15 @@
+"""Language models in GGUF files, and in folders of safetensors as GGUF files have them.
+
+reader.py        the header, checked; tensors as blocks of quantised weights
+fields.py        typed access to metadata
+architecture.py  what decoders differ in
+rotary.py        rotary frequencies, plain and scaled
+decoder.py       the graph
+model.py         the model: a graph and its weights
+source.py        a file or a folder
+folder.py        tensors of a folder by GGUF's names; folder_config.py, folder_tokenizer.py: its
+                 metadata
+word_splits.py   how byte-level BPE cuts words
+writer.py        files
+quantize.py      other block formats; type_rules.py: which tensor has which
+"""

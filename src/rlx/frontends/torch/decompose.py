@@ -1,0 +1,148 @@
+"""Local decomposition: an op without a handler, traced by torch into simpler ones.
+
+The op alone is traced, on the fake values of its node, so that everything around it stays whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlx.core.dim import Dim
+from rlx.core.errors import Error
+from rlx.frontends.torch.aliasing import written_arguments
+from rlx.frontends.torch.handlers import handler_of
+from rlx.frontends.torch.namespaces import pytree, torch
+from rlx.frontends.torch.node_call import Call, Refused
+from rlx.ir.mir import Node
+
+MAX_DEPTH = 8
+"""Decompositions inside of decompositions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """The graph of an op in simpler ones, whose placeholders are its tensors in order."""
+
+    module: Any
+    ops: tuple[str, ...]
+
+    @property
+    def graph(self) -> Any:
+        return self.module.graph
+
+    @property
+    def placeholders(self) -> list[Any]:
+        return [n for n in self.graph.nodes if n.op == "placeholder"]
+
+    def attribute(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def operands(self, call: Call) -> list[Any]:
+        """The values of the call's tensors."""
+        is_value = lambda v: isinstance(v, Node | Dim)
+        flat = pytree.tree_leaves(dict(call.args), is_leaf=is_value)
+        fakes = pytree.tree_leaves(dict(call.fakes))
+        return [v for v, f in zip(flat, fakes, strict=True) if isinstance(f, torch.Tensor)]
+
+
+def decomposed(call: Call, error: Error | None) -> Decomposed:
+    """What torch makes of this op; a refusal where it makes nothing simpler of it."""
+    why = error or Refused("rlx has no handler for it, and torch no decomposition")
+    if not isinstance(call.target, torch._ops.OpOverload):
+        raise why
+    try:
+        module = _traced(call)
+    except Exception as failed:
+        text = str(failed).strip().partition("\n")[0][:200]
+        reason = text if error is None else str(error)
+        raise Refused(f"{reason} (its decomposition cannot be traced)") from None
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    if any(_same(n.target, call.target) for n in calls):
+        raise why
+    return Decomposed(module, tuple(str(n.target) for n in calls))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """The same op, whatever its overload and whether it is in place."""
+    return getattr(one, "_opname", one) == getattr(other, "_opname", "").removesuffix("_")
+
+
+def _traced(call: Call) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx  # pyright: ignore[reportMissingImports]
+
+    flat, spec = pytree.tree_flatten(dict(call.fakes))
+    places = [i for i, f in enumerate(flat) if isinstance(f, torch.Tensor)]
+    function = _function(call, flat, spec, places)
+    mode = next((f.fake_mode for f in flat if hasattr(f, "fake_mode")), None)
+    inside = mode or contextlib.nullcontext()
+    with inside, torch.no_grad(), warnings.catch_warnings(), _without_records():
+        warnings.simplefilter("ignore")
+        made = torch.func.functionalize(function, remove="mutations_and_views")
+        traced = make_fx(made, decomposition_table=decompositions(call.target), tracing_mode="real")
+        return traced(*[flat[i] for i in places])
+
+
+@contextlib.contextmanager
+def _without_records() -> Generator[None]:
+    """Torch logs the stack of what a decomposition cannot trace, which is a refusal here."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _function(
+    call: Call, flat: Sequence[Any], spec: Any, places: Sequence[int]
+) -> Callable[..., Any]:
+    """The op as a function of its tensors. One that changes some of them gives these."""
+    written = [name for _, name in written_arguments(call.target)]
+
+    def function(*tensors: Any) -> Any:
+        given = list(flat)
+        for i, tensor in zip(places, tensors):
+            given[i] = tensor
+        named = pytree.tree_unflatten(given, spec)
+        named = {k: v.clone() if k in written else v for k, v in named.items()}
+        args, kwargs = _in_order(call.target, named)
+        return call.target(*args, **kwargs)
+
+    return function
+
+
+def _in_order(target: Any, named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    schema = target._schema.arguments
+    args = [named[a.name] for a in schema if not a.kwarg_only]
+    return args, {a.name: named[a.name] for a in schema if a.kwarg_only}
+
+
+@functools.cache
+def every_decomposition() -> Mapping[Any, Any]:
+    """Torch's, op by op."""
+    from torch._decomp import (  # pyright: ignore[reportMissingImports]
+        core_aten_decompositions,
+        decomposition_table,
+    )
+
+    known = {**decomposition_table, **dict(core_aten_decompositions())}
+    return {op: how for op, how in known.items() if isinstance(op, torch._ops.OpOverload)}
+
+
+@functools.cache
+def _without_handlers() -> Mapping[Any, Any]:
+    known = every_decomposition().items()
+    return {op: how for op, how in known if handler_of("aten", op._opname) is None}
+
+
+def decompositions(target: Any) -> Mapping[Any, Any]:
+    """Those of ops without a handler, and of the op whose handler refused this call."""
+    own = every_decomposition().get(target)
+    return _without_handlers() if own is None else {**_without_handlers(), target: own}

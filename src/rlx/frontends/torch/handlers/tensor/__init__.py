@@ -1,0 +1,1 @@
+"""Handlers of ATen ops: tensor."""

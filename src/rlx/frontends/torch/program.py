@@ -1,0 +1,311 @@
+"""Compiled models from PyTorch: called as the module is, with tensors or with arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.core.dim import Dim
+from rlx.core.errors import Error
+from rlx.core.public_calls import public_class
+from rlx.frontends.torch.dtypes import array_of, tensor_of
+from rlx.frontends.torch.model import TorchModel, weight_array
+from rlx.frontends.torch.namespaces import pytree, torch
+from rlx.frontends.torch.native_call import inverse, native_call
+from rlx.frontends.torch.signature import (
+    Argument,
+    Output,
+    RandomState,
+    Result,
+    State,
+    Views,
+)
+from rlx.frontends.torch.written import Written, edges_of, tensor_edges, writing, written_all
+from rlx.frontends.torch.written import write as store
+from rlx.runtime.executable import adopt
+
+if TYPE_CHECKING:
+    from rlx.core.exchange import ExchangeCall
+    from rlx.ops.op import Array
+    from rlx.runtime.executable import Executable
+
+
+@public_class
+class TorchProgram:
+    """A compiled model. It is called with the arguments of the module, and gives results of the
+    same structure: tensors where tensors are given, arrays where arrays are. Buffers that the
+    module changes are changed, arguments that it writes to are written to, and results that share
+    memory with an argument do so. Weights that were changed in place are noticed."""
+
+    def __init__(self, model: TorchModel, exe: Executable, replaced: frozenset[str]) -> None:
+        self.model, self.executable = model, exe
+        """The program itself, of the flat inputs and outputs of the graph."""
+        self._names = tuple(n for n in model.weights if n not in replaced)
+        self._watch = Watch([model.weights[n] for n in self._names])
+        self._dims = _dim_places(model)
+        self._bind()
+        exe.follow(self, TorchProgram._bind)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the program has: explain, profile, memory, save …"""
+        if name.startswith("__") or name == "executable":
+            raise AttributeError(name)
+        return getattr(self.executable, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._general(*args, **kwargs) if kwargs else self._quick(*args)
+
+    def _general(self, *args: Any, **kwargs: Any) -> Any:
+        """A call that native code does not make: of other arguments than tensors on the host with
+        elements in order, with changed weights, or of a model that writes or shows what it was
+        given."""
+        flat = self._flat(args, kwargs)
+        self.refresh_weights()
+        return self._structured(self.run(flat))
+
+    def _bind(self) -> None:
+        """Have calls made natively, with the weights of now, where they can be."""
+        call = self._native_call()
+        self._known = None if call is None else call.written
+        loaded = self.executable.native
+        held = weakref.ref(self)
+
+        def general(*args: Any) -> Any:
+            found = held()  # whoever calls has it
+            assert found is not None
+            return found._general(*args)
+
+        made = None if call is None or loaded is None else loaded.exchange(call, general)
+        self._quick: Callable[..., Any] = general if made is None else made
+
+    def _native_call(self) -> ExchangeCall | None:
+        """Calls with positional tensors whose result is a tensor or a tuple of them."""
+        signature = self.model.signature
+        given = pytree.tree_structure(((0,) * signature.num_arguments, {}))
+        results = (0,) * len(signature.results)
+        is_single = signature.out_spec == pytree.tree_structure(0)
+        if signature.in_spec != given:
+            return None
+        if not is_single and signature.out_spec != pytree.tree_structure(results):
+            return None
+        places = [None] * len(self._names)
+        return native_call(self.model, self._watch.tensors, places, is_tuple=not is_single)
+
+    def _structured(self, results: list[Any]) -> Any:
+        return pytree.tree_unflatten(results, self.model.signature.out_spec)
+
+    def run(self, flat: Sequence[Any]) -> list[Any]:
+        """The flat results of flat arguments."""
+        arrays = [self._input(source, flat) for source in self.model.signature.inputs]
+        written = self._written(arrays, flat)
+        self._note(written)
+        given = [*arrays, *(w.array for w in written)]
+        with writing(written):
+            made = self.executable(*given)
+        outputs = made if isinstance(made, tuple) else (made,)
+        self._write_back(outputs, flat)
+        is_torch = _has_tensors(flat) or not _has_arrays(flat)
+        sizes = {n: given[i].shape[a] for n, (i, a) in self._dims.items()}
+        return [
+            self._result(r, outputs, flat, sizes, is_torch) for r in self.model.signature.results
+        ]
+
+    # -- what goes in -----------------------------------------------------------------------------
+
+    def _flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        wanted = self.model.signature.in_spec
+        if kwargs:
+            from torch.export._tree_utils import (  # pyright: ignore[reportMissingImports]
+                reorder_kwargs,
+            )
+
+            with contextlib.suppress(AssertionError, ValueError):
+                kwargs = reorder_kwargs(dict(kwargs), wanted)
+        flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        if spec == wanted or (wanted is None and len(flat) == self.model.signature.num_arguments):
+            return flat
+        by_name = self._by_name(flat) if not kwargs else None
+        if by_name is None:
+            raise Error(
+                f"{self.model.name}: the arguments are not those that it was exported for: got "
+                f"{_shown(spec)}, expected {_shown(wanted)}."
+            )
+        return by_name
+
+    def _by_name(self, flat: list[Any]) -> list[Any] | None:
+        """Flat tensors in the order of the graph's inputs will do for any structure."""
+        return flat if len(flat) == self.model.signature.num_arguments else None
+
+    def _input(self, source: Any, flat: Sequence[Any]) -> Array:
+        match source:
+            case Argument(place=place, order=order):
+                array = _array(flat[place], source.name)
+                return array if order is None else array.transpose(order)
+            case RandomState():
+                drawn = torch.empty((), dtype=torch.int64).random_()
+                return np.asarray(drawn.numpy().view(np.uint64))
+            case _:
+                return array_of(self._holder(source, flat))
+
+    def _written(self, arrays: Sequence[Array], flat: Sequence[Any]) -> list[Written]:
+        """The memory of what the call writes in place."""
+        model = self.model
+        if not model.signature.states:
+            return []
+        held = [self._holder(s, flat) for s in model.signature.states]
+        dtypes = [n.shape.dtype for n in model.graph.states]
+        return written_all(held, dtypes, arrays, self._watch.edges)
+
+    def _note(self, written: Sequence[Written]) -> None:
+        """Have native calls write this memory, which nothing else of a call is in."""
+        if written and self._known is not None and all(w.is_own for w in written):
+            self._known[:, 1:] = [edges_of(w.array) for w in written]
+
+    def _holder(self, source: Any, flat: Sequence[Any]) -> Any:
+        """The tensor, or array, that an input or state is read from."""
+        match source:
+            case Argument(place=place):
+                return flat[place]
+            case State(target=target):
+                return self.model.state[target]
+            case _:
+                raise AssertionError(source)
+
+    # -- weights ----------------------------------------------------------------------------------
+
+    def refresh_weights(self) -> None:
+        """Take over weights that were changed since the last call: what depends on them is
+        prepared again."""
+        if not self._watch.is_unchanged():
+            self._adopt(self._watch.tensors)
+
+    def _adopt(self, given: Sequence[Any]) -> None:
+        """Use these weights from now on; only those that are other than before are prepared."""
+        now = Watch(given)
+        changed = [
+            (n, t) for n, t, is_new in zip(self._names, given, now.news(self._watch)) if is_new
+        ]
+        self._watch = now
+        adopt(self.executable, {n: weight_array(t) for n, t in changed})
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def _write_back(self, outputs: Sequence[Array], flat: Sequence[Any]) -> None:
+        for write in self.model.signature.writes:
+            store(self._holder(write.source, flat), outputs[write.output])
+
+    def _result(
+        self, result: Result, outputs: Sequence[Array], flat: Sequence[Any],
+        sizes: Mapping[str, int], is_torch: bool,
+    ) -> Any:  # fmt: skip
+        if result.views is not None and (is_torch or result.is_shown):
+            shown = self._viewed(result, result.views, outputs, flat, sizes)
+            return shown if is_torch else array_of(shown)
+        if result.output is None:
+            return result.constant
+        if result.constant is not None:
+            return outputs[result.output].item()
+        value = outputs[result.output].copy() if result.is_copy else outputs[result.output]
+        if not is_torch:
+            return value if result.perm is None else value.transpose(np.argsort(result.perm))
+        return _permuted(value, result.perm)
+
+    def _viewed(
+        self, result: Result, views: Views, outputs: Sequence[Array], flat: Sequence[Any],
+        sizes: Mapping[str, int],
+    ) -> Any:  # fmt: skip
+        match views.source:
+            case Output(place=place, perm=perm):
+                value = outputs[place].copy() if result.is_copy else outputs[place]
+                base = _permuted(value, perm)
+            case source:
+                held = self._holder(source, flat)
+                base = held if isinstance(held, torch.Tensor) else tensor_of(held)
+        with torch.no_grad():
+            return views.shown(base.detach() if base.requires_grad else base, sizes)
+
+    def __repr__(self) -> str:
+        return f"<TorchProgram {self.executable!r}>"
+
+
+class Watch:
+    """Weights as they were when they were prepared: changes in place count up a tensor's version,
+    and `tensor.data = …` moves it."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self.tensors = list(tensors)
+        self._counted = [t for t in tensors if not t.is_inference()]
+        """Torch counts no changes of those that inference mode made."""
+        self._address = torch.Tensor.data_ptr
+        self.edges = [tensor_edges(t) for t in tensors]
+        """Where their memory begins and ends."""
+        self._versions = list(map(_version, self._counted))
+        self._addresses = list(map(self._address, self.tensors))
+
+    def is_unchanged(self) -> bool:
+        """Are the tensors what they were?"""
+        return [*map(_version, self._counted)] == self._versions and [
+            *map(self._address, self.tensors)
+        ] == self._addresses
+
+    def is_same(self, given: Sequence[Any]) -> bool:
+        """Are these the same tensors, unchanged?"""
+        return all(map(operator.is_, given, self.tensors)) and self.is_unchanged()
+
+    def news(self, before: Watch) -> list[bool]:
+        """For each tensor, is it other than it was before?"""
+        pairs = zip(self._states(), before._states(), strict=True)
+        return [a[0] is not b[0] or a[1:] != b[1:] for a, b in pairs]
+
+    def _states(self) -> list[tuple[Any, int, int]]:
+        counts = dict(zip(map(id, self._counted), self._versions))
+        return [(t, counts.get(id(t), -1), a) for t, a in zip(self.tensors, self._addresses)]
+
+
+_version = operator.attrgetter("_version")
+
+
+def _ordered(made: Any, order: tuple[int, ...] | None) -> Any:
+    return made if order is None else made.permute(order)
+
+
+def _permuted(value: Array, perm: tuple[int, ...] | None) -> Any:
+    """A tensor of an output that is stored in another order of axes."""
+    return _ordered(tensor_of(value), inverse(perm))
+
+
+def _array(value: Any, name: str) -> Array:
+    if isinstance(value, torch.Tensor):
+        return array_of(value)
+    if isinstance(value, int):
+        return np.asarray(value, np.int64)
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    raise Error(f"input {name!r} is {type(value).__name__}, expected a tensor or an array.")
+
+
+def _has_tensors(flat: Sequence[Any]) -> bool:
+    return any(isinstance(v, torch.Tensor) for v in flat)
+
+
+def _has_arrays(flat: Sequence[Any]) -> bool:
+    return any(isinstance(v, np.ndarray) for v in flat)
+
+
+def _dim_places(model: TorchModel) -> dict[str, tuple[int, int]]:
+    """Name of a dim → an input or state, and the axis that has its size."""
+    found: dict[str, tuple[int, int]] = {}
+    for i, node in enumerate(model.graph.given):
+        for axis, dim in enumerate(node.shape.dims):
+            if isinstance(dim, Dim) and dim.symbol is not None:
+                found.setdefault(dim.name, (i, axis))
+    return found
+
+
+def _shown(spec: Any) -> str:
+    return str(spec)[:200].replace("\n", " ")

@@ -1,0 +1,37 @@
+"""Embeddings: one vector of unit length for a text, pooled from the states of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlx.frontends.gguf.model import GgufModel
+from rlx.ops.op import Array
+
+MEAN, FIRST, LAST = 1, 2, 3
+"""Kinds of pooling in files; the mean where a file names none."""
+
+
+class Embedder:
+    """A decoder without its head, compiled when it is first used."""
+
+    def __init__(self, model: GgufModel, compiled: Callable[[GgufModel], Any]) -> None:
+        self._model, self._compiled = model, compiled
+        self._pooling = model.metadata.get(f"{model.architecture.name}.pooling_type")
+
+    @cached_property
+    def executable(self) -> Any:
+        return self._compiled(self._model.embedder())
+
+    def embed(self, tokens: Sequence[int]) -> Array:
+        states = self.executable(np.array([tokens], np.int64))[0].astype(np.float64)
+        pooled = self._pooled(states)
+        return (pooled / max(np.linalg.norm(pooled), 1e-12)).astype(np.float32)
+
+    def _pooled(self, states: Array) -> Array:
+        if self._pooling == FIRST:
+            return states[0]
+        return states[-1] if self._pooling == LAST else states.mean(axis=0)

@@ -1,0 +1,357 @@
+"""Text from a language model: `lm = rlx.lm.load("model.gguf")`, then `lm.generate`, `lm.chat`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from rlx.core.errors import Error
+from rlx.core.public_calls import public, public_class
+from rlx.frontends.gguf.caches import CacheFormat, CacheKind
+from rlx.frontends.gguf.model import GgufModel
+from rlx.frontends.gguf.model import load as load_gguf
+from rlx.lm.constraint import Constraint, Constraints
+from rlx.lm.decoder import ArgumentDecoder, Decoder, SessionDecoder
+from rlx.lm.drafting import Drafter, DraftModel, PromptLookup
+from rlx.lm.embedding import Embedder
+from rlx.lm.engine import Engine
+from rlx.lm.generation import Delivered, Piece, Request
+from rlx.lm.sampling import Sampling, log_probabilities
+from rlx.lm.template import Message, Template
+from rlx.lm.tokenizer import Tokenizer, tokenizer_of
+from rlx.ops.op import Array
+from rlx.runtime.session import Session
+from rlx.runtime.session import compile as compile_model
+
+if TYPE_CHECKING:
+    from rlx.explain.report import Report
+    from rlx.lm.step_report import StepReports
+
+DEFAULT_CONTEXT, DEFAULT_SLOTS = 4096, 4
+PRECISIONS = {
+    "file": "int8-activations", "int16": "int16-activations", "exact": None, "bf16": "bf16",
+}  # fmt: skip
+"""What products are carried out in, as `rlx.compile` calls it."""
+KV_FORMATS = get_args(CacheFormat)
+Prompt = str | Sequence[int]
+
+
+@public_class
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All pieces of an answer."""
+
+    text: str
+    tokens: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    finish_reason: str
+    prompt_tokens: int
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+@public_class
+class LanguageModel:
+    """A compiled decoder with its tokenizer and chat template. What a prompt has in common with
+    earlier ones at its beginning is not computed again. Several threads may ask at once."""
+
+    def __init__(
+        self,
+        model: GgufModel,
+        decoder: Decoder,
+        context: int,
+        embedder: Embedder,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self.name, self.context = model.name, context
+        self.tokenizer: Tokenizer = tokenizer_of(model.file)
+        self.executable, self.decoder = decoder.executable, decoder
+        self._embedder = embedder
+        self.engine = Engine(decoder, self.tokenizer, context, drafter)
+        self.template = _template_of(model, self.tokenizer)
+
+    def generate(self, prompt: Prompt, **how: Any) -> Iterator[Piece]:
+        """Pieces of text behind a prompt, as they are made. Text is tokenized as it stands, with
+        the token of a beginning where the model wants one. `how` is that of `request`. Closing the
+        iterator ends the work."""
+        return self.engine.pieces(self.request(prompt, **how))
+
+    def chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, **how: Any
+    ) -> Iterator[Piece]:
+        """Pieces of the answer to a conversation: [{"role": "user", "content": "…"}]."""
+        return self.generate(self.prompt_of(messages, tools=tools), **how)
+
+    def complete(self, prompt: Prompt, **how: Any) -> Answer:
+        """A whole answer, once it is there."""
+        return self.complete_all([prompt], **how)[0]
+
+    def complete_all(self, prompts: Sequence[Prompt], *, n: int = 1, **how: Any) -> list[Answer]:
+        """Whole answers to several prompts, computed together; `n` of each, with seeds that follow
+        one another. Each is the answer that its prompt gets alone."""
+        if n < 1:
+            raise Error(f"n is {n}: at least 1.")
+        requests = [r for p in prompts for r in with_seeds(self.request(p, **how), n)]
+        found: list[list[Delivered]] = [[] for _ in requests]
+        made = [self.engine.submit(r, f.append) for r, f in zip(requests, found)]
+        try:
+            while not all(g.is_done for g in made):
+                self.engine.step()
+        finally:
+            for generation in made:
+                generation.cancel()
+        return [_answer(r, f) for r, f in zip(requests, found)]
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] = (),
+        sampling: Sampling | None = None,
+        logprobs: int | None = None,
+        schema: Mapping[str, Any] | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        context_shift: bool = False,
+        ignore_end: bool = False,
+        **how: Any,
+    ) -> Request:
+        """What is asked for, checked. `how` are the fields of `Sampling`, if that is not given.
+        `logprobs` asks for log-probabilities, and for so many of the likeliest tokens. `schema`,
+        `regex` or `grammar` is the form of the answer: a JSON schema, a regular expression, a
+        grammar in Lark's notation. At the end of the context `context_shift` forgets the middle;
+        otherwise an answer ends there."""
+        if sampling is not None and how:
+            raise Error(f"give sampling=, or {', '.join(how)}, not both.")
+        if max_tokens < 1:
+            raise Error(f"max_tokens is {max_tokens}: at least 1.")
+        if logprobs is not None and logprobs < 0:
+            raise Error(f"logprobs is {logprobs}: at least 0.")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return Request(
+            prompt=tuple(self._checked(self.tokens_of(prompt))),
+            max_tokens=max_tokens,
+            stops=stops,
+            sampling=sampling or _sampling(how),
+            logprobs=logprobs,
+            constraint=self._constraint(schema=schema, regex=regex, grammar=grammar),
+            shifts_context=context_shift,
+            ignores_end=ignore_end,
+        )
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """The tokens of a text; tokens as they are."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        return [int(t) for t in prompt]
+
+    def prompt_of(
+        self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None
+    ) -> list[int]:
+        """The tokens of a conversation, by the model's chat template."""
+        if self.template is None:
+            raise Error(f"{self.name} has no chat template: it continues texts (lm.generate).")
+        text = self.template.render(messages, tools=tools)
+        return self.tokenizer.encode(text, special=True)
+
+    def score(self, text: Prompt) -> Array:
+        """The log-probability of each token of a text after the first, given those before it."""
+        ids = self.tokens_of(text)
+        if len(ids) < 2:
+            raise Error("a text to be scored has at least two tokens.")
+        following = iter(self._checked(ids)[1:])
+        made: list[float] = []
+
+        def take(rows: Array) -> None:
+            made.extend(float(log_probabilities(r)[t]) for r, t in zip(rows, following))
+
+        self.engine.logits(ids, take)
+        return np.array(made)
+
+    def embed(self, texts: Prompt | Sequence[Prompt]) -> Array:
+        """A vector of unit length for each text, pooled as the file says, or by the mean; of one
+        text one vector. The first call compiles a program of its own for it."""
+        is_one = isinstance(texts, str) or all(isinstance(t, int | np.integer) for t in texts)
+        listed: list[Any] = [texts] if is_one else list(texts)
+        made = [self._embedder.embed(self._checked(self.tokens_of(t))) for t in listed]
+        return made[0] if is_one else np.stack(made) if made else np.zeros((0, 0), np.float32)
+
+    def explain(
+        self,
+        *,
+        tokens: int = 1,
+        sequences: int = 1,
+        depth: int = 0,
+        measure: bool = False,
+        seconds: float = 1.0,
+    ) -> Report:
+        """Where the time and the bytes of a step go: so many tokens of each of some sequences,
+        behind `depth` cached ones. Kernels are grouped by part of a layer, with what they read of
+        weights and of the cache, and the least time that memory allows for it. With `measure`
+        kernels, calls and memory bandwidth are timed, for about `seconds` each."""
+        reports = self.step_reports(tokens, sequences, depth)
+        return reports.measured(seconds) if measure else reports.planned()
+
+    def step_reports(self, tokens: int, sequences: int, depth: int) -> StepReports:
+        """Reports of a step, and its trace."""
+        from rlx.lm.step_report import StepReports
+
+        vocabulary = len(self.tokenizer.texts)
+        return StepReports(self.decoder, vocabulary, self.context, tokens, sequences, depth)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of a token at most."""
+        return max(map(len, self.tokenizer.texts), default=1)
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        """Forms of answers, for this vocabulary."""
+        return Constraints(self.tokenizer)
+
+    def _constraint(self, **forms: Any) -> Constraint | None:
+        given = {name: form for name, form in forms.items() if form is not None}
+        if len(given) > 1:
+            raise Error(f"give one of {', '.join(given)}: an answer has one form.")
+        return next((getattr(self.constraints, n)(f) for n, f in given.items()), None)
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        if not ids:
+            raise Error("the prompt has no token. Give a text that is not empty.")
+        count = len(self.tokenizer.texts)
+        if not 0 <= min(ids) <= max(ids) < count:
+            raise Error(f"a token is not one of the {count:,} of {self.name}.")
+        if len(ids) >= self.context:
+            raise Error(
+                f"the prompt has {len(ids):,} tokens, and the context is {self.context:,}. Shorten "
+                "it, or load the model with a larger context=."
+            )
+        return ids
+
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.name!r}: context {self.context:,}>"
+
+
+@public
+def load(
+    path: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    slots: int = DEFAULT_SLOTS,
+    draft: str | os.PathLike[str] | None = None,
+    precision: str = "file",
+    kv: str | None = None,
+    threads: int | None = None,
+    target: str | None = None,
+    cache: Any = None,
+) -> LanguageModel:
+    """The language model of a `.gguf` file, compiled. `context` is how many tokens a prompt and its
+    answer have at most: 4096, or fewer if the model was trained on fewer; `slots` how many answers
+    are computed at once. `draft` guesses tokens that are then verified: "lookup" from the prompt,
+    or the file of a smaller model with the same vocabulary. `precision` "file" rounds what
+    quantised weights are multiplied with to int8, 32 elements to a scale, where the target has
+    products of bytes, the CPU, and "int16" to the sum of two such roundings: next to exact, with
+    prompts at 0.6 of the speed; "exact" computes in f32, "bf16" rounds f32 weights and what they
+    are multiplied with. `kv` is what keys and values are cached in, where the target has sessions:
+    "f16", "bf16", "f32", as "exact" has it, or "q8_0", int8 with a scale for each 32 elements, in
+    half of f16's memory. `threads`, `target` and `cache` are as `rlx.compile` has
+    them."""
+    if slots < 1:
+        raise Error(f"slots is {slots}: at least 1.")
+    opened = partial(load_gguf, caches=_caches(target), cached=_kv_format(kv, precision))
+    model = opened(Path(path), context, at_most=DEFAULT_CONTEXT)
+    how = {"precision": _precision(precision, target), "threads": threads, "cache": cache}
+    compiled = partial(_compiled, slots=slots, target=target, **how)
+    decoder = compiled(model)
+    drafter = None if draft is None else _drafter(draft, model, opened, compiled)
+    embedder = Embedder(model, partial(compile_model, target=target, **how))
+    return LanguageModel(model, decoder, model.context, embedder, drafter)
+
+
+def with_seeds(request: Request, n: int) -> list[Request]:
+    """A request as often as it is asked for: draws of each have their own seed."""
+    first = request.sampling.seed
+    seeds = (dataclasses.replace(request.sampling, seed=first + i) for i in range(n))
+    return [dataclasses.replace(request, sampling=s) for s in seeds]
+
+
+def _precision(name: str, target: str | None) -> str | None:
+    """The compile option of a precision of language models."""
+    if name not in PRECISIONS:
+        raise Error(f"precision {name!r}: one of {', '.join(PRECISIONS)}.")
+    is_exact = name in ("file", "int16") and target not in (None, "cpu")
+    return None if is_exact else PRECISIONS[name]
+
+
+def _compiled(model: GgufModel, *, slots: int, target: str | None, **how: Any) -> Decoder:
+    executable = compile_model(model, target, **how)
+    if model.module.states:
+        window = max((w for w in model.architecture.windows if w is not None), default=0)
+        return SessionDecoder(executable, slots, window)
+    return ArgumentDecoder(executable, model.architecture, slots)
+
+
+def _kv_format(name: str | None, precision: str) -> CacheFormat:
+    wanted: Any = name or ("f32" if precision == "exact" else "f16")
+    if wanted not in KV_FORMATS:
+        raise Error(f"kv is {wanted!r}: one of {', '.join(KV_FORMATS)}.")
+    return wanted
+
+
+def _caches(target: str | None) -> CacheKind:
+    """Where caches are: in a session, where the target has any."""
+    return "session" if Session(target).target.holds_state else "arguments"
+
+
+def _drafter(
+    draft: str | os.PathLike[str],
+    model: GgufModel,
+    opened: Callable[..., GgufModel],
+    compiled: Callable[[GgufModel], Decoder],
+) -> Drafter:
+    if draft == "lookup":
+        return PromptLookup()
+    small = opened(Path(draft), None, at_most=model.context)
+    key = "tokenizer.ggml.tokens"
+    if list(small.metadata.get(key, ())) != list(model.metadata.get(key, ())):
+        raise Error(f"{small.file.name} has another vocabulary than {model.file.name}.")
+    return DraftModel(compiled(small), small.context)
+
+
+def _answer(request: Request, found: list[Delivered]) -> Answer:
+    pieces = [p for p in found if isinstance(p, Piece)]
+    error = next((e for e in found if isinstance(e, Error)), None)
+    if error is not None:
+        raise error
+    return Answer(
+        "".join(p.text for p in pieces),
+        tuple(t for p in pieces for t in p.tokens),
+        tuple(v for p in pieces for v in p.log_probabilities),
+        pieces[-1].finish_reason or "stop",
+        len(request.prompt),
+        tuple(a for p in pieces for a in p.alternatives),
+    )
+
+
+def _sampling(how: dict[str, Any]) -> Sampling:
+    try:
+        return Sampling(**how)
+    except TypeError as error:
+        known = ", ".join(Sampling.__dataclass_fields__)
+        raise Error(f"{error}. Sampling has {known}.") from None
+
+
+def _template_of(model: GgufModel, tokenizer: Tokenizer) -> Template | None:
+    source = model.metadata.get("tokenizer.chat_template")
+    if not isinstance(source, str):
+        return None
+    tokens = {"bos_token": "bos_token_id", "eos_token": "eos_token_id"}
+    named = {name: tokenizer.text_of(key) for name, key in tokens.items()}
+    return Template(source, model.file.name, named)

@@ -1,0 +1,136 @@
+"""Where the time and the bytes of a language model's step go: `lm.explain()`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlx.core.errors import Error
+from rlx.explain.build import ops_of, report_of
+from rlx.explain.memory_floor import floor_of, read_gb_s
+from rlx.explain.report import Report
+from rlx.explain.trace import Trace
+from rlx.explain.with_measurements import call_ns, with_times
+from rlx.ir.lir import BufferPlan
+from rlx.ir.mir import Node
+from rlx.lm.decoder import SessionDecoder
+from rlx.lm.engine import LONE_CHUNK
+from rlx.lm.slots import Part
+from rlx.ops.op import Array
+
+ATTENTION, EMBEDDING, HEAD, NORMS, REST = "attention", "embedding", "head", "norms", "others"
+BY_WEIGHT = {
+    r"\.attn_(q|k|v|qkv|output)\.(weight|bias)$": "attention projections",
+    r"\.ffn_(gate|up|down)\.(weight|bias)$": "MLP",
+    r"^rotary\.": ATTENTION,
+    r"^output\.(weight|bias)$": HEAD,
+}
+BY_OP = {
+    "cached_attention": ATTENTION, "append": ATTENTION, "rope": ATTENTION, "rms_norm": NORMS,
+}  # fmt: skip
+SEED = 0
+
+
+class StepReports:
+    """Reports of one step of a decoder: so many tokens of each of some sequences, behind a number
+    of cached tokens. Times are of a session of its own, whose slots are filled."""
+
+    def __init__(
+        self, decoder: Any, vocabulary: int, context: int, tokens: int, sequences: int, depth: int
+    ) -> None:
+        _check(tokens, sequences, depth, context)
+        if not isinstance(decoder, SessionDecoder):
+            raise Error(
+                "caches are arguments of a call on this target, as it has no sessions. Explain the "
+                "program of the file: lm.executable.explain()."
+            )
+        self._decoder, self._executable = decoder, decoder.executable
+        self._vocabulary = vocabulary
+        self._tokens, self._sequences, self._depth = tokens, sequences, depth
+
+    def planned(self) -> Report:
+        """What is known without running it."""
+        loaded, tokens = self._executable.loaded, self._tokens
+        sizes = {"batch": self._sequences, "seq": tokens, "rows": 1, "slots": self._sequences}
+        result = loaded.result
+        result = replace(result, options=replace(result.options, sizes=sizes))
+        report = report_of(result, (), loaded.backend, cached_rows=self._depth)
+        step = {"tokens": tokens, "sequences": self._sequences, "depth": self._depth}
+        named = zip(report.kernels, _parts(result.lir.plan))
+        return replace(report, step=step, kernels=tuple(replace(k, part=p) for k, p in named))
+
+    def measured(self, seconds: float) -> Report:
+        """Kernels timed in an instrumented build, calls and the bandwidth beside it."""
+        report, (session, inputs) = self.planned(), self._filled()
+        gb_s = read_gb_s(self._executable.backend, _moved(report))
+        times = session.profile(inputs, seconds=seconds, cached_rows=self._depth)
+        took = call_ns(lambda: session(*inputs), seconds)
+        timed = with_times(report, self._executable, times, took)
+        return replace(timed, timings={**timed.timings, "read_gb_s": gb_s})
+
+    def trace(self) -> Trace:
+        """A step, kernel by kernel."""
+        session, inputs = self._filled()
+        return session.trace(inputs, calls=1)
+
+    def _filled(self) -> tuple[Any, list[Array]]:
+        """A session whose slots hold random tokens, and what a step is given behind them."""
+        decoder, rng = self._decoder.fresh(self._sequences), np.random.default_rng(SEED)
+        ids = rng.integers(0, self._vocabulary, self._depth).tolist()
+        for slot in range(self._sequences):
+            for start in range(0, self._depth, LONE_CHUNK):
+                decoder.step([Part(slot, ids[start : start + LONE_CHUNK], [])])
+        rows = rng.integers(0, self._vocabulary, (self._sequences, self._tokens)).tolist()
+        return decoder.session, decoder.inputs(rows, [self._tokens - 1], range(self._sequences))
+
+
+def _check(tokens: int, sequences: int, depth: int, context: int) -> None:
+    if min(tokens, sequences) < 1 or depth < 0:
+        raise Error(f"tokens={tokens}, sequences={sequences}, depth={depth}: at least 1, 1 and 0.")
+    if tokens + depth > context:
+        raise Error(
+            f"{tokens:,} tokens behind {depth:,} are more than the context of {context:,}. Load "
+            "the model with a larger context=."
+        )
+
+
+def _moved(report: Report) -> int:
+    whole = floor_of(report)
+    return whole.weight_bytes + whole.state_bytes
+
+
+def _parts(plan: BufferPlan) -> list[str]:
+    """The part of a layer that each step of a schedule belongs to: that of its weights, or of its
+    ops; else that of what it reads, or of what reads it."""
+    found = {node: _part(node, plan) for node in plan.schedule}
+    for order, near in ((plan.schedule, _producers(plan)), (plan.schedule[::-1], _readers(plan))):
+        for node in order:
+            found[node] = found[node] or next((found[n] for n in near[node] if found[n]), "")
+    return [part or REST for part in found.values()]
+
+
+def _part(node: Node, plan: BufferPlan) -> str:
+    roots = [plan.root(i) for i in node.inputs]
+    names = [n.attrs["name"] for n in roots if n.op == "param"]
+    ops = ops_of(node)
+    if "token_embd.weight" in names:  # the head's as well, where the two are tied
+        return EMBEDDING if "gather" in ops else HEAD
+    by_weight = (p for name in names for key, p in BY_WEIGHT.items() if re.search(key, name))
+    return next(by_weight, next((BY_OP[op] for op in ops if op in BY_OP), ""))
+
+
+def _producers(plan: BufferPlan) -> dict[Node, list[Node]]:
+    steps = set(plan.schedule)
+    roots = {n: [plan.root(i) for i in n.inputs] for n in plan.schedule}
+    return {n: [r for r in held if r in steps] for n, held in roots.items()}
+
+
+def _readers(plan: BufferPlan) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {n: [] for n in plan.schedule}
+    for node, producers in _producers(plan).items():
+        for each in producers:
+            found[each].append(node)
+    return found

@@ -1,0 +1,274 @@
+"""Variants: the programs of a model that is another for other sizes or values of its inputs.
+
+What decides a shape by its value, and what no formula over named sizes describes, is compiled for
+the values and sizes that a call has. An executable holds those programs by what they are for.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.core.arrays import as_array
+from rlx.core.dim import Dim, symbols_of
+from rlx.core.errors import Error
+from rlx.core.shape import Shape
+from rlx.ops.op import Array
+from rlx.runtime.named_calls import listed
+
+if TYPE_CHECKING:
+    from rlx.backends.base import Backend
+    from rlx.cost.decision import Decision
+    from rlx.runtime.executable import Executable
+    from rlx.runtime.loaded_program import MemoryNeed
+
+Signature = tuple[tuple[Any, ...], ...]
+"""What a program is for: of each input its dims, and of one whose value counts, dtype and bytes."""
+
+
+def signature_of(arrays: Mapping[str, Array], static: Sequence[str]) -> Signature:
+    """What a call on these arrays needs a program for."""
+    return tuple(
+        (n, a.shape, a.dtype.str, a.tobytes())
+        if n in static and not a.dtype.hasobject
+        else (n, a.shape)
+        for n, a in arrays.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Programs of tensors by what they are for: what a file holds of variants."""
+
+    static: tuple[str, ...]
+    """The inputs whose values count."""
+    programs: Mapping[Signature, Executable]
+
+
+class Variants(ABC):
+    """The programs of one model, made when a call needs them, or read from a file."""
+
+    name: str
+    backend: Backend
+    """What runs them."""
+    static: tuple[str, ...] = ()
+    """The inputs whose values a program is compiled for."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Mapping[str, Shape | None]:
+        """Name → shape, in the order of positional arguments; None where the model says none."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> Mapping[str, Shape | None]: ...
+
+    @property
+    @abstractmethod
+    def programs(self) -> tuple[Executable, ...]:
+        """Those that are there, the one that was used last at the end."""
+
+    @property
+    @abstractmethod
+    def decisions(self) -> tuple[Decision, ...]:
+        """Why there are several, and the decisions of each."""
+
+    @abstractmethod
+    def call(self, arrays: tuple[Any, ...], out: Any) -> Any:
+        """The output, or a tuple of them."""
+
+    @abstractmethod
+    def settled(self, arrays: tuple[Any, ...]) -> tuple[Executable, list[Array]]:
+        """The program for these inputs, and what it takes of them; the largest of several."""
+
+    @abstractmethod
+    def prepare(self, arrays: tuple[Any, ...]) -> None:
+        """Compile what a call on these inputs needs."""
+
+    @abstractmethod
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Weights by name, for programs that are there and that are still to be made."""
+
+    @abstractmethod
+    def has_param(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def copied(self) -> Variants:
+        """The same programs; weights of one are not the other's."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """What a file holds; an error where that cannot be written."""
+
+    def last(self) -> Executable:
+        """The program that was used last."""
+        if not self.programs:
+            raise Error(
+                f"{self.name}: it is compiled when it is called, and it was not yet. Call it, or "
+                "say for which inputs: warmup([{name: shape}]), explain(inputs)."
+            )
+        return self.programs[-1]
+
+    def memory(self, sizes: Mapping[str, int]) -> MemoryNeed:
+        """Of the program for sizes of named dims, or the last one where none are given."""
+        return self._at(sizes).loaded.memory(sizes)
+
+    def _at(self, sizes: Mapping[str, int]) -> Executable:
+        if not sizes:
+            return self.last()
+        for program in reversed(self.programs):
+            if all(
+                _is_bound(self.inputs.get(n), s, sizes) for n, s in program.loaded.inputs.items()
+            ):
+                return program
+        raise Error(
+            f"{self.name}: there is no program for {_shown(sizes)} yet. Compile it: "
+            f"warmup([{dict(sizes)}])."
+        )
+
+
+class SavedVariants(Variants):
+    """The programs of a file. Nothing more can be compiled: the model is not in it."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        inputs: Mapping[str, Shape | None],
+        outputs: Mapping[str, Shape | None],
+        table: Table,
+    ) -> None:
+        self.name, self.backend, self._inputs, self._outputs = name, backend, inputs, outputs
+        self._table, self.static = table, table.static
+        self._last: Executable | None = None
+
+    @property
+    def inputs(self) -> Mapping[str, Shape | None]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Shape | None]:
+        return self._outputs
+
+    @property
+    def programs(self) -> tuple[Executable, ...]:
+        every = [p for p in self._table.programs.values() if p is not self._last]
+        return (*every, *([self._last] if self._last else []))
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(d for exe in self.programs for d in exe.decisions)
+
+    def call(self, arrays: tuple[Any, ...], out: Any) -> Any:
+        program, given = self.settled(arrays)
+        return program(*given, out=out)
+
+    def settled(self, arrays: tuple[Any, ...]) -> tuple[Executable, list[Array]]:
+        named = {n: as_array(a, f"input {n!r}") for n, a in zip(self._inputs, arrays, strict=True)}
+        signature = signature_of(named, self.static)
+        found = self._table.programs.get(signature)
+        if found is None:
+            held = "; ".join(map(described, self._table.programs))
+            raise Error(
+                f"{self.name}: the file has no program for {described(signature)}. It has those "
+                f"for: {held}. Compile the model for it and save it again: exe.warmup([…])."
+            )
+        self._last = found
+        return found, [a for n, a in named.items() if n not in self.static]
+
+    def prepare(self, arrays: tuple[Any, ...]) -> None:
+        self.settled(arrays)
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        for program in self.programs:
+            known = program.params
+            program.set_params({k: v for k, v in params.items() if k in known})
+
+    def has_param(self, name: str) -> bool:
+        return any(name in p.params for p in self.programs)
+
+    def copied(self) -> Variants:
+        held = {k: v.__copy__() for k, v in self._table.programs.items()}
+        table = Table(self.static, held)
+        return SavedVariants(self.name, self.backend, self._inputs, self._outputs, table)
+
+    def table(self) -> Table:
+        return self._table
+
+
+def described(signature: Signature) -> str:
+    """What a program is for, as a reader would say it."""
+    return ", ".join(_input_text(*each) for each in signature)
+
+
+def _input_text(name: str, dims: tuple[int, ...], dtype: str = "", data: bytes = b"") -> str:
+    if dtype and math.prod(dims) <= 8:
+        return f"{name} = {np.frombuffer(data, dtype).reshape(dims).tolist()}"
+    return f"{name} {'×'.join(map(str, dims)) or 'of one number'}{' of its value' if dtype else ''}"
+
+
+def _shown(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in sizes.items())
+
+
+def _is_bound(declared: Shape | None, shape: Shape, sizes: Mapping[str, int]) -> bool:
+    """Is a program's input what the declared one is at these sizes?"""
+    if declared is None or declared.rank != shape.rank:
+        return declared is None
+    for named, dim in zip(declared.dims, shape.dims):
+        symbol = named.bound_symbol if isinstance(named, Dim) else None
+        if symbol is not None and symbol.name in sizes and dim != sizes[symbol.name]:
+            return False
+    return True
+
+
+# -- calls that are described ----------------------------------------------------------------------
+
+
+def described_inputs(
+    name: str, declared: Mapping[str, Shape | None], call: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Inputs for a call of which shapes of inputs, arrays, or sizes of named dims are said: zeros
+    where only the shape is."""
+    shapes = [s for s in declared.values() if s is not None]
+    symbols = {d.name for s in shapes for d in symbols_of(s.dims)}
+    for key in call:
+        if key not in declared and key not in symbols:
+            known = listed([*declared, *sorted(symbols)])
+            raise Error(f"{name}: there is no input or named dim {key!r}. It has: {known}.")
+    sizes = {k: int(v) for k, v in call.items() if k in symbols and k not in declared}
+    return tuple(_described(name, n, s, call, sizes) for n, s in declared.items())
+
+
+def _described(
+    name: str, key: str, shape: Shape | None, call: Mapping[str, Any], sizes: Mapping[str, int]
+) -> Any:
+    given = call.get(key)
+    is_shape = isinstance(given, tuple | list) and all(type(d) is int for d in given)
+    if given is not None and not is_shape:
+        return given
+    if shape is None:
+        raise Error(f"{name}: the model states no shape of input {key!r}. Give an array of it.")
+    dims = tuple(given) if given is not None else _dims(name, key, shape, sizes)
+    return np.zeros(dims, shape.dtype.numpy)
+
+
+def _dims(name: str, key: str, shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for dim in shape.dims:
+        symbol = dim.bound_symbol if isinstance(dim, Dim) else None
+        if symbol is not None and symbol.name in sizes:
+            found.append(sizes[symbol.name])
+        elif isinstance(dim, int):
+            found.append(dim)
+        else:
+            raise Error(
+                f"{name}: nothing says what {dim} of input {key!r} is. Give the shape of the "
+                f"input, {key}=(…), or the sizes of its named dims."
+            )
+    return tuple(found)

@@ -1,0 +1,65 @@
+"""Errors as OpenAI's clients expect them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rlx.core.errors import Error
+
+LOG = logging.getLogger("rlx")
+KINDS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    429: "rate_limit_error",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A request that gets an error: its status, what is wrong, and with which field."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = KINDS.get(self.status, _kind(self.status))
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self, path: str = "") -> Response:
+        """The answer; KServe's protocol, below /v2, has the text alone."""
+        headers = {"Retry-After": "1"} if self.status in (429, 503) else None
+        if self.status == 401:
+            headers = {"WWW-Authenticate": "Bearer"}
+        body = {"error": self.message} if path.startswith("/v2") else self.body
+        return JSONResponse(body, self.status, headers)
+
+
+def _kind(status: int) -> str:
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def refusal(error: Exception) -> Refused:
+    """Any error as one that a client is sent."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Error):
+        return Refused(400, str(error))
+    if isinstance(error, HTTPException):
+        return Refused(error.status_code, error.detail)
+    if isinstance(error, TimeoutError):
+        return Refused(504, "the answer took too long.", code="timeout")
+    LOG.error("an error of the server", exc_info=error)
+    return Refused(500, "an internal error; the server's log has more.")
+
+
+async def respond(request: Request, error: Exception) -> Response:
+    """The handler of every exception."""
+    return refusal(error).response(request.url.path)

@@ -1,0 +1,124 @@
+"""What is asked of a language model, out of the fields of a body."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlx.lm.generation import Request
+from rlx.lm.model import LanguageModel, with_seeds
+from rlx.lm.sampling import Sampling
+from rlx.serve.body import Fields
+from rlx.serve.errors import Refused
+from rlx.serve.settings import Settings
+
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty",
+    "frequency_penalty", "presence_penalty",
+)  # fmt: skip
+SHARED = frozenset(
+    (*SAMPLING, "model", "n", "stop", "seed", "stream", "stream_options", "logit_bias",
+     "max_tokens", "user", "regex", "grammar", "response_format", "ignore_eos", "metadata", "store",
+     "service_tier", "safety_identifier", "prompt_cache_key")
+)  # fmt: skip
+"""Fields of both kinds of completions. Those that concern an account are not looked at."""
+MAX_STOPS, MAX_LOGPROBS, MAX_SEED = 16, 20, (1 << 63) - 1
+
+
+def sampling_of(fields: Fields) -> Sampling:
+    """How tokens are chosen: without a temperature, by the model's own probabilities."""
+    defaults = {"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
+    how: dict[str, Any] = {n: fields.number(n, defaults.get(n, 0.0)) for n in SAMPLING}
+    how["top_k"] = max(0, fields.integer("top_k", 0, -1, 1 << 31))
+    seed = fields.integer("seed", secrets.randbits(62), -MAX_SEED, MAX_SEED)
+    return Sampling(**how, logit_bias=_biases(fields), seed=seed)
+
+
+def _biases(fields: Fields) -> dict[int, float]:
+    found = fields.raw("logit_bias") or {}
+    is_object = isinstance(found, dict) and all(isinstance(v, int | float) for v in found.values())
+    if not is_object or not all(k.isdecimal() for k in found):
+        raise Refused(400, "'logit_bias' must be numbers by token ids.", param="logit_bias")
+    return {int(token): float(bias) for token, bias in found.items()}
+
+
+def requests_of(
+    lm: LanguageModel,
+    settings: Settings,
+    fields: Fields,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None = None,
+    form: Mapping[str, Any] | None = None,
+) -> list[Request]:
+    """`n` requests for each prompt; `form` is of more weight than what the fields ask for."""
+    n = fields.integer("n", 1, 1, settings.max_samples)
+    how: dict[str, Any] = {
+        "stop": fields.texts("stop", MAX_STOPS),
+        "sampling": sampling_of(fields),
+        "logprobs": logprobs,
+        "context_shift": settings.context_shift,
+        "ignore_end": fields.flag("ignore_eos"),
+        **(form or _form(fields)),
+    }
+    made: list[Request] = []
+    for prompt in prompts:
+        room = _room(lm, prompt)
+        made += with_seeds(lm.request(prompt, max_tokens=max_tokens or room, **how), n)
+    return made
+
+
+def _room(lm: LanguageModel, prompt: Sequence[int]) -> int:
+    """Tokens that an answer may have."""
+    room = lm.context - len(prompt)
+    if room < 1:
+        raise Refused(
+            400,
+            f"the prompt has {len(prompt):,} tokens, and this model's context is {lm.context:,}.",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return room
+
+
+def max_tokens_of(fields: Fields, *names: str) -> int | None:
+    for name in names:
+        if fields.has(name):
+            return fields.integer(name, 0, 1, 1 << 31)
+    return None
+
+
+def _form(fields: Fields) -> dict[str, Any]:
+    """The form of the answer: by `response_format`, or by a regular expression or a grammar."""
+    found: dict[str, Any] = {n: fields.text(n) for n in ("regex", "grammar") if fields.has(n)}
+    asked = fields.fields("response_format")
+    kind = asked.text("type", "text")
+    if kind == "json_object":
+        found["schema"] = {"type": "object"}
+    elif kind == "json_schema":
+        schema = asked.fields("json_schema").raw("schema")
+        if not isinstance(schema, dict):
+            raise Refused(400, "json_schema.schema must be an object.", param="response_format")
+        found["schema"] = schema
+    elif kind != "text":
+        text = f"a response_format of the type {kind[:40]!r} is not known."
+        raise Refused(400, text, param="response_format")
+    return found
+
+
+def check_model(fields: Fields, settings: Settings) -> None:
+    name = fields.text("model", settings.name)
+    if name != settings.name:
+        text = f"there is no model {name[:80]!r}: this server has {settings.name!r}."
+        raise Refused(404, text, param="model", code="model_not_found")
+
+
+def check_length(lm: LanguageModel, texts: Sequence[str]) -> None:
+    """Refuse what cannot fit before it is tokenized."""
+    most = lm.context * lm.longest_token
+    longest = max((len(t) for t in texts), default=0)
+    if longest > most:
+        text = f"a prompt of {longest:,} characters is longer than this model's context."
+        raise Refused(400, text, code="context_length_exceeded")

@@ -1,0 +1,204 @@
+"""The graphs of a report in a browser: `make test-browser`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.driver import Browser
+from tests.browser.reports import LAYERS, SIZES
+
+Opens = Callable[..., Browser]
+PANES = "const p = report.views.find((v) => v.name === 'Graph').section.panes();"
+CARDS = PANES + (
+    "return [...p[arguments[0]].where.values()].map(({ key, title, head, x, y, w, h, share, sort })"
+    " => ({ key, title, head, x, y, w, h, share, sort }))"
+)
+NEAR = PANES + "return [...p[arguments[0]].near].map(([key, n]) => [key, n.below])"
+SCALE = PANES + "return p.compiled.spot.scale"
+
+
+def _cards(window: Browser, which: str = "compiled") -> dict[str, Any]:
+    return {c["key"]: c for c in window.run(CARDS, which)}
+
+
+def _pick(window: Browser, label: str, value: str) -> None:
+    window.run(
+        "const e = document.querySelector('.tools select[aria-label=\"' + arguments[0] + '\"]');"
+        "e.value = arguments[1]; e.dispatchEvent(new Event('change'))", label, value,
+    )  # fmt: skip
+
+
+def _check_drawn(window: Browser, which: str) -> None:
+    """Cards do not overlap, and are below what they read but for a column's end."""
+    cards = _cards(window, which)
+    held = sorted(cards.values(), key=lambda c: c["y"])
+    for i, a in enumerate(held):
+        for b in held[i + 1 :]:
+            if b["y"] >= a["y"] + a["h"]:
+                break
+            assert a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"], (a, b)
+    ahead = wrong = 0
+    for key, below in window.run(NEAR, which):
+        for reader in below:
+            a, b = cards[key], cards[reader]
+            ahead += a["y"] + a["h"] < b["y"]
+            wrong += a["y"] + a["h"] >= b["y"] and b["x"] + b["w"] <= a["x"]
+    assert ahead > 0
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_cards_are_placed_apart_and_below_what_they_read(opened: Opens, size: str) -> None:
+    window = opened("graph", size=size)
+    _pick(window, "Which graph", "both")
+    for title in ("Fold", "Unfold"):
+        window.click(f"button[title^={title}]")
+        _check_drawn(window, "compiled")
+        _check_drawn(window, "original")
+
+
+def test_a_large_graph_is_placed_apart(opened: Opens, large_page: Path) -> None:
+    window = opened("graph", file=large_page)
+    assert len(_cards(window)) < 20  # runs of kernels, folded
+    window.click("button[title^=Unfold]")
+    assert len(_cards(window)) > 300
+    _check_drawn(window, "compiled")
+
+
+def test_arrows_shapes_inputs_and_outputs(opened: Opens) -> None:
+    window = opened("graph")
+    window.click("button[title^=Unfold]")
+    edges = window.each(".edge", "[e.getAttribute('d'), e.getAttribute('marker-end')]")
+    assert edges
+    assert all(d.startswith("M") and end.startswith("url(#arrow") for d, end in edges)
+    shapes = window.each(".shapes text")
+    assert "f32[64, 384]" in shapes
+    sorts = [c["sort"] for c in _cards(window).values()]
+    assert sorts.count("input") == 2
+    assert sorts.count("output") == 2
+
+
+def test_layers_fold(opened: Opens) -> None:
+    window = opened("graph")
+    window.click("button[title^=Fold]")
+    folded = _cards(window)
+    layers = [c for c in folded.values() if c["sort"] == "layer"]
+    assert [c["title"] for c in layers] == [f"encoder.layer.{i} ▸" for i in range(LAYERS)]
+    whole = sum(c["share"] for c in folded.values())
+    assert whole == pytest.approx(1)
+    window.run("document.querySelector('.node.layer').dispatchEvent(new MouseEvent('click'))")
+    unfolded = _cards(window)
+    assert len([c for c in unfolded.values() if c["sort"] == "layer"]) == LAYERS - 1
+    assert len(unfolded) > len(folded)
+    assert sum(c["share"] for c in unfolded.values()) == pytest.approx(whole)
+    kernel = next(k for k, c in unfolded.items() if c["sort"] == "card")
+    window.run("report.choose(Number(arguments[0].slice(1)))", kernel)
+    window.each(".side button", "e.textContent === 'Fold this layer' && e.click()")
+    assert _cards(window).keys() == folded.keys()
+
+
+def test_colour_is_time_or_kind(opened: Opens) -> None:
+    window = opened("graph")
+    window.click("button[title^=Unfold]")
+    fill = "[e.dataset.key, getComputedStyle(e.querySelector('rect:last-of-type')).fill]"
+    cards, by_time = _cards(window), dict(window.each(".node", fill))
+    shares = sorted((c["share"], k) for k, c in cards.items() if k.startswith("k"))
+    assert by_time[shares[0][1]] != by_time[shares[-1][1]]
+    assert "20 % and more" in window.run("return document.querySelector('.side').textContent")
+    _pick(window, "Colour", "kind")
+    assert dict(window.each(".node", fill)) != by_time
+    assert "matmuls" in window.run("return document.querySelector('.side .legend').textContent")
+
+
+def test_the_model_is_beside_what_it_became(opened: Opens) -> None:
+    window = opened("graph")
+    _pick(window, "Which graph", "both")
+    assert window.run("return document.querySelectorAll('.pane').length") == 2
+    window.click("button[title^=Unfold]")
+    window.run("report.choose(3)")
+    nodes = window.each(".node.related", "report.data.model.nodes[e.dataset.key.slice(1)]")
+    assert [n["op"] for n in nodes] == ["matmul", "add", "gelu"]
+    assert {n["layer"] for n in nodes} == {"encoder.layer.1"}
+    window.run("report.chooseNode(1)")
+    side = window.run("return document.querySelector('.side').textContent")
+    assert "Kernels of these names" in side
+    assert "fused_matmul_bias_act" in side
+
+
+def test_labels_are_whole_words_inside_their_cards(opened: Opens) -> None:
+    window = opened("graph")
+    for title in ("Fold", "Unfold"):
+        window.click(f"button[title^={title}]")
+        for card in _cards(window).values():
+            joined = "".join(card["head"]).replace(" ", "")
+            assert joined == card["title"].replace(" ", "")
+        right, card = (
+            "getBoundingClientRect().right",
+            "parentNode.querySelector('rect:last-of-type')",
+        )
+        ends = window.each(
+            ".node text",
+            f"[e.textContent, e.{right}, e.{card}.{right}]",
+        )
+        outside = [text for text, own, most in ends if own > most + 1]
+        assert outside == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_folded_graph_can_be_read_as_it_opens(opened: Opens, size: str) -> None:
+    window = opened("graph", size=size)
+    window.settle()
+    assert 12 * window.run(SCALE) >= 7
+    window.click("button[title^=Fold]")
+    if size == "desktop":
+        assert 12 * window.run(SCALE) >= 8  # all of it
+
+
+def test_a_graph_is_moved_and_zoomed_by_pointer_and_keys(opened: Opens) -> None:
+    window = opened("graph")
+    spot = PANES + "const { x, y, scale } = p.compiled.spot; return [x, y, scale]"
+    first = window.run(spot)
+    window.drag((300, 700), (360, 730))
+    moved = window.run(spot)
+    assert (moved[0] - first[0], moved[1] - first[1]) == pytest.approx((60, 30))
+    window.wheel((300, 500), -300)
+    assert window.run(spot)[2] > first[2]
+    window.run("document.querySelector('.view svg').focus()")
+    for key, changed in (("-", True), ("+", True), ("\ue015", False), ("f", True)):
+        before = window.run(spot)
+        window.press(key)
+        assert (window.run(spot)[2] != before[2]) is changed
+        assert window.run(spot) != before
+    assert window.run(spot) == pytest.approx(first)
+
+
+def test_keys_go_along_edges_and_enter_chooses(opened: Opens) -> None:
+    window = opened("graph")
+    window.click("button[title^=Unfold]")
+    window.run("document.querySelector('.node.input').focus()")
+    window.press("n", "\ue007")
+    chosen = window.run("return report.state.kernel")
+    assert chosen >= 0
+    side = window.run("return document.querySelector('.side').textContent")
+    assert f"k{chosen}" in side
+    assert "=" in window.run("return document.querySelector('.side pre').textContent")
+    window.press("n")
+    assert window.run("return document.activeElement.dataset.key") != f"k{chosen}"
+    window.press("\ue00c")
+    assert window.run("return report.state.kernel") == -1
+
+
+def test_weight_preparation_is_shown_where_asked(opened: Opens) -> None:
+    window = opened("graph")
+    late = window.run("return report.data.kernels.findIndex((k) => k.phase === 'prologue')")
+    if late < 0:
+        assert window.run("return document.querySelectorAll('.tools input').length") == 0
+        return
+    window.click("button[title^=Unfold]")
+    assert f"k{late}" not in _cards(window)
+    window.click(".tools input")
+    assert f"k{late}" in _cards(window)

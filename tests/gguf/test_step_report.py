@@ -1,0 +1,85 @@
+"""`lm.explain()`, `rlx explain model.gguf`: a step of a decoder against the memory floor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rlx
+from rlx.__main__ import main
+from rlx.explain.memory_floor import floor_of, parts_of
+from rlx.explain.report import Report
+from tests.gguf import files, vocabularies
+
+PARTS = {"attention projections", "attention", "MLP", "head", "norms", "embedding"}
+
+
+@pytest.fixture(scope="module")
+def lm(path: Path) -> rlx.lm.LanguageModel:
+    return rlx.lm.load(path, context=64, slots=2, threads=1)
+
+
+def state_bytes(report: Report) -> int:
+    return floor_of(report).state_bytes
+
+
+def test_bytes_are_those_of_the_weights_and_of_the_cached_rows(lm: rlx.lm.LanguageModel) -> None:
+    depth, sequences = 40, 2
+    report = lm.explain(depth=depth, sequences=sequences)
+    row = files.KV_HEADS * files.HEAD_DIM * 2  # f16
+    rows = 2 * files.LAYERS * sequences * (depth + 1)  # keys and values, read
+    assert state_bytes(report) == row * (rows + 2 * files.LAYERS * sequences)  # and written
+    assert {p.name for p in parts_of(report)} == PARTS
+    named = {p.name: p for p in parts_of(report)}
+    shapes = lm.executable.params
+    own = [s for n, s in shapes.items() if ".ffn_" in n and "norm" not in n]
+    assert named["MLP"].weight_bytes == sum(int(s.size_bytes) for s in own) > 0
+    assert named["attention"].state_bytes == state_bytes(report)
+    assert sum(len(p.kernels) for p in parts_of(report)) == report.totals.kernels
+
+
+def test_windows_bound_what_is_read(tmp_path: Path) -> None:
+    words = len(vocabularies.pieces()[0])
+    made = files.write(
+        tmp_path / "tiny.gguf", "gemma3", words=words, vocabulary=vocabularies.add_pieces
+    )
+    near, far = (rlx.lm.load(made, threads=1).explain(depth=d) for d in (30, 60))
+    windowed = [k for k in near.kernels if k.op == "cached_attention"]
+    behind = {k.id: k.state_bytes for k in far.kernels}
+    same = [k.state_bytes == behind[k.id] for k in windowed]
+    assert any(same)
+    assert not all(same)
+
+
+def test_a_step_is_measured_and_leaves_the_slots_alone(lm: rlx.lm.LanguageModel) -> None:
+    before = lm.complete([5, 6, 7], max_tokens=4).tokens
+    report = lm.explain(tokens=3, depth=20, measure=True, seconds=0.01)
+    assert report.timings["read_gb_s"] > 0
+    assert all(k.measured for k in report.kernels if k.phase != "prologue")
+    text = str(report)
+    assert "3 tokens of 1 sequence behind 20" in text
+    assert "at the memory floor" in text
+    assert all(part in text for part in PARTS)
+    assert Report.from_json(report.to_json()).step == {"tokens": 3, "sequences": 1, "depth": 20}
+    assert "step against the memory floor" in report.to_html()
+    assert lm.complete([5, 6, 7], max_tokens=4).tokens == before
+
+
+def test_what_does_not_fit_is_refused(lm: rlx.lm.LanguageModel) -> None:
+    with pytest.raises(rlx.Error, match="more than the context of 64"):
+        lm.explain(depth=64)
+    with pytest.raises(rlx.Error, match="at least 1, 1 and 0"):
+        lm.explain(sequences=0)
+
+
+def test_the_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "step.html"
+    asked = ["explain", str(path), "--depth", "9", "--batch", "2", "--threads", "1", "--json"]
+    assert main([*asked, "--html", str(page), "--seconds", "0.01"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert held["step"] == {"tokens": 1, "sequences": 2, "depth": 9}
+    assert '"part":"attention projections"' in page.read_text("utf-8")
+    assert main(["explain", str(path), "--dim", "seq=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] is None

@@ -1,0 +1,169 @@
+"""Clients that are wrong, slow, too many or gone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.serve.serving import MODEL, Running, serving
+
+LONG = {"model": MODEL, "prompt": "hello", "max_tokens": 600, "ignore_eos": True, "stream": True}
+
+
+def post(
+    server: Running, body: bytes, path: str = "/v1/completions", **headers: str
+) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        given = {"Content-Type": "application/json", **headers}
+        connection.request("POST", path, body, given)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"{}")
+    finally:
+        connection.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what must come to be. It is given up after a minute, on a machine of any speed."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.01)
+
+
+def is_idle(server: Running) -> bool:
+    load = server.lm.engine.load
+    return not load.running and not load.waiting
+
+
+def opened(server: Running, body: Any = LONG) -> socket.socket:
+    """A request that is sent, and its first bytes read."""
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    data = json.dumps(body).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    made.sendall(head.encode() + data)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"prompt": NaN}', "NaN is no number"),
+        (b'{"prompt": 1' + b"0" * 5000 + b"}", "not JSON"),
+        (b'{"prompt": {}}', "'prompt' must be"),
+        (b'{"prompt": []}', "'prompt' must be"),
+        (b'{"prompt": [[], []]}', "'prompt' must be"),
+        (b'{"prompt": [1, -1]}', "a token is not one of"),
+        (b'{"prompt": [99999999999999999999]}', "a token is not one of"),
+        (b'{"prompt": ""}', None),
+        (b'{"prompt": "\\ud800"}', None),
+        (b'{"prompt": "a", "seed": 1e400}', "seed"),
+        (b'{"prompt": "a", "temperature": 1e400}', "temperature"),
+        (b'{"prompt": "a", "stop": ["a", 1]}', "'stop' must be"),
+        (b'{"prompt": "a", "stream": 1}', "'stream' must be"),
+    ],
+)
+def test_malformed_bodies(server: Running, body: bytes, text: str | None) -> None:
+    status, answer = post(server, body)
+    assert status == 400 if text else status in (200, 400)
+    if text:
+        assert text in answer["error"]["message"]
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+
+
+def test_bodies_and_hosts_of_other_sites(server: Running) -> None:
+    assert post(server, b"{}", **{"Content-Type": "text/plain"})[0] == 415
+    assert post(server, b"{}", Host="evil.example")[0] == 403
+    status, answer = post(server, b"{}", "/v1/nothing")
+    assert (status, answer["error"]["type"]) == (404, "not_found_error")
+    status, answer = post(server, b"{}", "/health")
+    assert status == 405
+
+
+def test_a_body_that_is_too_large(server: Running) -> None:
+    status, answer = post(server, b" " * (9 << 20))
+    assert status == 413
+    assert "8,388,608 bytes" in answer["error"]["message"]
+
+
+def test_clients_that_leave_free_their_slots(server: Running) -> None:
+    until(lambda: is_idle(server))
+    before = server.metric("rlx_cancelled_total")
+    clients = [opened(server) for _ in range(10)]
+    until(lambda: server.lm.engine.load.running == 3)
+    for client in clients:
+        client.close()
+    until(lambda: is_idle(server))
+    assert server.metric("rlx_cancelled_total") > before
+    whole = opened(server, {**LONG, "stream": False})
+    whole.close()
+    until(lambda: is_idle(server))
+
+
+def test_a_client_that_reads_slowly_holds_up_nobody(server: Running) -> None:
+    slow = opened(server)
+    status, answer = post(server, json.dumps({**LONG, "stream": False}).encode())
+    assert status == 200
+    assert answer["usage"]["completion_tokens"] == 600
+    until(lambda: is_idle(server))
+    found = b""
+    while b"data: [DONE]" not in found:
+        found += slow.recv(64)
+    assert found.count(b"data: ") > 2
+    slow.close()
+
+
+def test_a_full_queue_refuses(server: Running) -> None:
+    until(lambda: is_idle(server))
+    with serving(server.lm, queue=2) as small:
+        many = {**LONG, "n": 16, "stream": False}
+        status, answer = post(small, json.dumps(many).encode())
+        assert (status, answer["error"]["code"]) == (429, "queue_full")
+        status, _ = post(small, json.dumps({**LONG, "stream": False}).encode())
+        assert status == 200
+
+
+def test_an_answer_that_takes_too_long(server: Running) -> None:
+    with serving(server.lm, timeout_s=0.0) as hasty:
+        status, answer = post(hasty, json.dumps({**LONG, "stream": False}).encode())
+        assert (status, answer["error"]["code"]) == (504, "timeout")
+        until(lambda: is_idle(server))
+
+
+def test_answers_under_way_are_finished_at_the_end(server: Running) -> None:
+    with serving(server.lm) as ending:
+        client = opened(ending)
+        found = client.recv(1)
+        ending.server.should_exit = True
+        while part := client.recv(4096):
+            found += part
+        assert b"data: [DONE]" in found
+        client.close()
+
+
+def test_health_and_metrics(server: Running) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", "/health")
+    found = json.loads(connection.getresponse().read())
+    connection.close()
+    assert found["status"] == "ok"
+    assert found["slots"] == 3
+    before = server.metric("rlx_generated_tokens_total")
+    post(server, json.dumps({**LONG, "stream": False, "max_tokens": 7}).encode())
+    assert server.metric("rlx_generated_tokens_total") == before + 7
+    assert server.metric("rlx_requests_total") > 0
+    assert server.metric("rlx_first_token_seconds_count") > 0
