@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from bench import chart
+from docs import tables
 from rlx.pipeline import PASSES
 from tests import snippets
 from tests.unit.test_layers import LAYERS
@@ -112,6 +113,17 @@ def is_there(name: str) -> bool:
 def test_files_that_pages_name_are_there(page: Path) -> None:
     missing = [name for name in files_named(page.read_text()) if not is_there(name)]
     assert not missing, f"{page.name} names files that are not below src/rlx: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """To a file of the tree; from a page below docs/ to one that the site has a page for."""
+    targets = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text())
+    found = [(page.parent / target).resolve() for target in targets]
+    assert not [f for f in found if not f.exists()]
+    if page in snippets.PAGES:
+        site = {(ROOT / file).resolve() for file in tables.SITE}
+        assert not [f for f in found if f not in site and page.parent not in f.parents]
 
 
 def test_files_that_the_source_names_are_there() -> None:
