@@ -21,7 +21,8 @@ from rlx.core import sections
 from rlx.core.disk_cache import Cache
 from rlx.fuzz.generate import grow
 from rlx.runtime.compile_record import Record, recorded
-from rlx.runtime.session import Session, comes_with_rlx, entry_key, request_key
+from rlx.runtime.request_keys import comes_with_rlx, entry_key, request_key
+from rlx.runtime.session import Session
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("llvmlite")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rlx.lm.sampling import Sampler
 from rlx.lm.stopping import TextStream
 from rlx.lm.template import Template
 from rlx.lm.tokenizer import tokenizer_of
+from tests.children import require_children
 from tests.gguf import files, vocabularies
 from tests.gguf.evaluate import Evaluator
 
@@ -212,6 +215,23 @@ def test_a_seed_gives_the_same_text(lm: rlx.lm.LanguageModel) -> None:
     assert made(2) != first
     with rlx.threads(1):
         assert made(1) == first
+
+
+def test_loading_a_model_never_imports_the_compiler(path: Path, tmp_path: Path) -> None:
+    """Not cached, cached, and without a cache; nor does the program for embeddings."""
+    require_children()
+    code = (
+        "import sys; import rlx; c = sys.argv[2]; "
+        "lm = rlx.lm.load(sys.argv[1], cache=c if c else False); "
+        "print(lm.complete('hello', max_tokens=3).tokens, lm.embed('hello').shape, "
+        "'llvmlite' in sys.modules, 'rlx.pipeline' in sys.modules)"
+    )
+    made = [
+        subprocess.run([sys.executable, "-c", code, path, cache], capture_output=True, check=True)
+        for cache in (tmp_path, tmp_path, "")
+    ]
+    assert all(m.stdout.endswith(b"False False\n") for m in made)
+    assert len({m.stdout for m in made}) == 1
 
 
 def test_embeddings_are_means_of_states(path: Path) -> None:

@@ -91,6 +91,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "runs_any_plan": (lambda: BACKEND.runs_any_plan, False),
     "has_devices": (lambda: BACKEND.has_devices, False),
     "updates_host_arrays": (lambda: BACKEND.updates_host_arrays, False),
+    "compiler_modules": (lambda: BACKEND.compiler_modules, ()),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),

@@ -20,7 +20,8 @@ from rlx.cost.machine import CacheLevel
 from rlx.cost.target import Target
 from rlx.ir.mir import Graph
 from rlx.runtime.calibrate import calibrate
-from rlx.runtime.session import Session, request_key
+from rlx.runtime.request_keys import request_key
+from rlx.runtime.session import Session
 
 LEVELS = (CacheLevel(48 << 10, 300.0), CacheLevel(2 << 20, 150.0))
 RATES = {DType.F32: 111.0, DType.F64: 55.0}

@@ -26,8 +26,9 @@ from rlx.ir import fingerprint as fingerprints
 from rlx.ir.mir import Graph, Node
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.plan.planner import plan_module
-from rlx.runtime import session
-from rlx.runtime.session import Session, entry_key, request_key
+from rlx.runtime import request_keys
+from rlx.runtime.request_keys import entry_key, request_key
+from rlx.runtime.session import Session
 
 CPU = Target.of("cpu")
 BASE: dict[str, Any] = {
@@ -237,7 +238,7 @@ def test_instruction_set_and_version_are_in_the_keys(monkeypatch: pytest.MonkeyP
     key = request_key(graph, CPU, FusionOptions())
     assert len({entry_key(key, i) for i in identities}) == len(ISAS)
     before = request(graph), lir.fingerprint
-    monkeypatch.setattr(session, "__version__", "9")
+    monkeypatch.setattr(request_keys, "__version__", "9")
     monkeypatch.setattr(fingerprints, "__version__", "9")
     assert request(graph) != before[0]
     assert replace(lir).fingerprint != before[1]

@@ -10,7 +10,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.passes.options import Precision
-from rlx.runtime.session import request_key
+from rlx.runtime.request_keys import request_key
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(5, 128)).astype(np.float32)

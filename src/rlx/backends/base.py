@@ -27,6 +27,7 @@ to be done.
       identity           its name              codegen_spans        ()
       description(lir)   {}                    bind(...)            refused: calls are not bound
       splits(lir, ...)   {}                    takes(value)         False: it is copied
+      compiler_modules   (): it compiles where it runs
       has_devices        False
       updates_host_arrays  False
       times_kernels      False                 submit(...)          None: there is only `run`
@@ -240,6 +241,8 @@ class Backend(ABC):
     """Is its variant the number of a device?"""
     updates_host_arrays: ClassVar[bool] = False
     """Do its programs take arrays of the host for states, and update them where they are?"""
+    compiler_modules: ClassVar[tuple[str, ...]] = ()
+    """What compiling imports and running does not, where that is worth a process of its own."""
     times_kernels: ClassVar[bool] = False
     """Has it a build of a plan that records the times of its kernels (`timed`)?"""
 

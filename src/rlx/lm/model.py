@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,8 +28,7 @@ from rlx.lm.sampling import Sampling, log_probabilities
 from rlx.lm.template import Message, Template
 from rlx.lm.tokenizer import Tokenizer, tokenizer_of
 from rlx.ops.op import Array
-from rlx.runtime.session import Session
-from rlx.runtime.session import compile as compile_model
+from rlx.runtime.child_session import ChildSession
 
 if TYPE_CHECKING:
     from rlx.explain.report import Report
@@ -64,13 +64,14 @@ class LanguageModel:
     def __init__(
         self,
         model: GgufModel,
+        tokenizer: Tokenizer,
         decoder: Decoder,
         context: int,
         embedder: Embedder,
         drafter: Drafter | None = None,
     ) -> None:
         self.name, self.context = model.name, context
-        self.tokenizer: Tokenizer = tokenizer_of(model.file)
+        self.tokenizer = tokenizer
         self.executable, self.decoder = decoder.executable, decoder
         self._embedder = embedder
         self.engine = Engine(decoder, self.tokenizer, context, drafter)
@@ -262,17 +263,23 @@ def load(
     are multiplied with. `kv` is what keys and values are cached in, where the target has sessions:
     "f16", "bf16", "f32", as "exact" has it, or "q8_0", int8 with a scale for each 32 elements, in
     half of f16's memory. `threads`, `target` and `cache` are as `rlx.compile` has
-    them."""
+    them. What is not in the cache is compiled in a child process, so that memory is the same
+    whether it was compiled or found."""
     if slots < 1:
         raise Error(f"slots is {slots}: at least 1.")
-    opened = partial(load_gguf, caches=_caches(target), cached=_kv_format(kv, precision))
-    model = opened(Path(path), context, at_most=DEFAULT_CONTEXT)
-    how = {"precision": _precision(precision, target), "threads": threads, "cache": cache}
-    compiled = partial(_compiled, slots=slots, target=target, **how)
-    decoder = compiled(model)
+    session = ChildSession(target, threads=threads, cache=cache)
+    executable = partial(session.compile, precision=_precision(precision, target))
+    caches: CacheKind = "session" if session.target.holds_state else "arguments"
+    opened = partial(load_gguf, caches=caches, cached=_kv_format(kv, precision))
+    with session.expecting(Path(path).stem):
+        model = opened(Path(path), context, at_most=DEFAULT_CONTEXT)
+        tokenizer = tokenizer_of(model.file)
+        session.meanwhile = partial(_preload, tokenizer)
+        decoder = _decoder(model, executable, slots)
+    compiled = partial(_decoder, executable=executable, slots=slots)
     drafter = None if draft is None else _drafter(draft, model, opened, compiled)
-    embedder = Embedder(model, partial(compile_model, target=target, **how))
-    return LanguageModel(model, decoder, model.context, embedder, drafter)
+    embedder = Embedder(model, executable)
+    return LanguageModel(model, tokenizer, decoder, model.context, embedder, drafter)
 
 
 def with_seeds(request: Request, n: int) -> list[Request]:
@@ -290,12 +297,18 @@ def _precision(name: str, target: str | None) -> str | None:
     return None if is_exact else PRECISIONS[name]
 
 
-def _compiled(model: GgufModel, *, slots: int, target: str | None, **how: Any) -> Decoder:
-    executable = compile_model(model, target, **how)
+def _preload(tokenizer: Tokenizer) -> None:
+    """What the first text will need. What is wrong is raised when there is one."""
+    with suppress(Error):
+        tokenizer.exact(" ")
+
+
+def _decoder(model: GgufModel, executable: Callable[[GgufModel], Any], slots: int) -> Decoder:
+    """A decoder of what is compiled from a model."""
     if model.module.states:
         window = max((w for w in model.architecture.windows if w is not None), default=0)
-        return SessionDecoder(executable, slots, window)
-    return ArgumentDecoder(executable, model.architecture, slots)
+        return SessionDecoder(executable(model), slots, window)
+    return ArgumentDecoder(executable(model), model.architecture, slots)
 
 
 def _kv_format(name: str | None, precision: str) -> CacheFormat:
@@ -303,11 +316,6 @@ def _kv_format(name: str | None, precision: str) -> CacheFormat:
     if wanted not in KV_FORMATS:
         raise Error(f"kv is {wanted!r}: one of {', '.join(KV_FORMATS)}.")
     return wanted
-
-
-def _caches(target: str | None) -> CacheKind:
-    """Where caches are: in a session, where the target has any."""
-    return "session" if Session(target).target.holds_state else "arguments"
 
 
 def _drafter(

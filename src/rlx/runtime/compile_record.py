@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +30,17 @@ _MOST_BYTES = 1 << 30
 def recorded(result: CompileResult) -> bytes:
     """All of a result, without the code made of it."""
     from rlx.cost.target_json import machine_json
-    from rlx.passes.bodies import nodes_within
 
-    lir, graph = result.lir, result.lir.mir.graph
+    lir = result.lir
     record = {
-        "graph": str(graph),
-        "origins": [_origins(n.origins) for n in nodes_within(graph)],
+        **graph_json(lir.mir.graph),
         "source": [
             [r.op, r.shape, r.inputs, _origins(r.origins), r.name] for r in result.source_rows
         ],
         "decisions": [asdict(d) for d in result.decisions],
         "fusion": asdict(result.fusion),
         "rewrites": [[type(e).__name__, asdict(e)] for e in result.rewrites],
-        "options": _options(result.options),
+        "options": options_json(result.options),
         "alignment": lir.plan.alignment,
         "target": [lir.target.name, lir.target.digest()],
         "machine": machine_json(lir.target.machine),
@@ -51,11 +49,28 @@ def recorded(result: CompileResult) -> bytes:
     return zlib.compress(json.dumps(record).encode(), 1)
 
 
+def graph_json(graph: Graph) -> dict[str, Any]:
+    """A graph with the provenance of its nodes, which its text has not."""
+    from rlx.passes.bodies import nodes_within
+
+    return {"graph": str(graph), "origins": [_origins(n.origins) for n in nodes_within(graph)]}
+
+
+def read_graph(held: Mapping[str, Any]) -> Graph:
+    """The graph that was written."""
+    from rlx.ir.text import read
+
+    graph = read(held["graph"])
+    _restore_origins(graph, held["origins"])
+    return graph
+
+
 def _origins(origins: Iterable[Origin]) -> list[list[str]]:
     return [[o.kind, o.text] for o in origins]
 
 
-def _options(options: FusionOptions) -> dict[str, Any]:
+def options_json(options: FusionOptions) -> dict[str, Any]:
+    """Every option."""
     policy, limits = options.dispatch, options.limits
     return {
         "skip_fusion": options.skip_fusion,
@@ -102,7 +117,7 @@ def _restored(record: dict[str, Any], target: Target) -> CompileResult:
     from rlx.passes.fusion.report import FusionReport, Missed
     from rlx.pipeline import CompileResult
 
-    options = _restored_options(record["options"])
+    options = read_options(record["options"])
     fusion: dict[str, Any] = record["fusion"]
     missed = tuple(Missed(**m) for m in fusion.pop("missed"))
     decisions = [Decision(**d) for d in record["decisions"]]
@@ -134,7 +149,8 @@ def _event(kind: str, fields: dict[str, Any]) -> Event:
     return {"Fired": Fired, "Missed": Missed}[kind](**fields)
 
 
-def _restored_options(held: dict[str, Any]) -> FusionOptions:
+def read_options(held: Mapping[str, Any]) -> FusionOptions:
+    """The options that were written."""
     from rlx.cost.target import FusionLimits
     from rlx.passes.options import DispatchPolicy, FusionOptions
 
@@ -151,11 +167,9 @@ def _restored_options(held: dict[str, Any]) -> FusionOptions:
 
 
 def _restored_lir(record: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
-    from rlx.ir.text import read
     from rlx.plan.planner import plan_module
 
-    graph = read(record["graph"])
-    _restore_origins(graph, record["origins"])
+    graph = read_graph(record)
     lir = plan_module(graph, _meant(target, record), options=options, alignment=record["alignment"])
     if lir.fingerprint != record["fingerprint"]:
         raise Error("planning its graph gives another plan now. Compile the model again.")

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
-from rlx._version import __version__
 from rlx.backends.base import Program, Serializer
 from rlx.backends.registry import device_variant, find_backend, target_of
 from rlx.core.arguments import COUNT, MAPPING, NONE, SEVERAL, TEXT, WHOLE, instance, takes
-from rlx.core.disk_cache import Cache, CacheLike, key_of
+from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.files import path_of
 from rlx.core.gc_paused import gc_paused
 from rlx.core.params import Params
 from rlx.core.public_calls import public, public_class, warn_user
+from rlx.core.sections import Sections
 from rlx.core.tune import Tune
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.bundle import Bundle
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import LirModule
-from rlx.ir.mir import Graph, MirModule, Node
+from rlx.ir.mir import Graph, MirModule
 from rlx.ir.module import GraphModule
 from rlx.passes.options import FusionOptions
-from rlx.runtime.artefact_file import KIND, parts
+from rlx.runtime.artefact_file import parts
 from rlx.runtime.cache_requests import REQUEST, request_facts, why_missed
 from rlx.runtime.compile_record import Record
 from rlx.runtime.executable import Executable, adopt
 from rlx.runtime.loaded_program import LoadedProgram
+from rlx.runtime.request_keys import (
+    comes_with_rlx,
+    entry_key,
+    entry_prefix,
+    model_digest,
+    model_name,
+    request_key,
+)
 from rlx.runtime.weights import Pool
 
 if TYPE_CHECKING:
@@ -188,7 +195,7 @@ _LOADED = (Bundle, HirModule, MirModule, Graph, GraphModule, LirModule)
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class Made:
     """A program, and what the compile that made it gave."""
 
     record: CompileResult | Record
@@ -236,7 +243,7 @@ class Session:
         backend = backend if mesh is None else backend.meshed(mesh)
         self.backend = backend.donating(donate) if donate else backend
         self.target = self.backend.target() if like is None else self._planned_for(like)
-        self._made: dict[str, _Made] = {}
+        self._made: dict[str, Made] = {}
         self._pool = Pool()
 
     def _planned_for(self, like: str | FusionTarget | Target) -> Target:
@@ -314,16 +321,14 @@ class Session:
         """How many compiles are cached in memory."""
         return len(self._made)
 
-    def _obtained(self, key: str, model: Any, options: FusionOptions) -> _Made:
+    def _obtained(self, key: str, model: Any, options: FusionOptions) -> Made:
         files, cache, name = self.backend.serializer(), self.cache, model_name(model)
         if files is None or cache is None or not comes_with_rlx(model):
             return self._compiled(model, options, "programs of this target or model are not cached")
         start = time.perf_counter()
         is_kept = cache.has(entry_prefix(key))  # what is not need not wait to identify the device
-        found = (
-            self._opened(files, cache, entry_key(key, self.backend.identity)) if is_kept else None
-        )
-        if found is not None:
+        entry = entry_key(key, self.backend.identity) if is_kept else ""
+        if entry and (found := self._opened(files, cache, entry)) is not None:
             took = time.perf_counter() - start
             LOG.info("%s: cache hit, opened for %s in %.3f s", name, self.backend.name, took)
             return found
@@ -340,16 +345,16 @@ class Session:
 
     def _facts(self, model: Any, options: FusionOptions) -> dict[str, str]:
         digest = f"{self.target.name} {self.target.digest()}"
-        return request_facts(_digest(model), options.text(), digest, self.backend.identity)
+        return request_facts(model_digest(model), options.text(), digest, self.backend.identity)
 
-    def _compiled(self, model: Any, options: FusionOptions, reason: str) -> _Made:
+    def _compiled(self, model: Any, options: FusionOptions, reason: str) -> Made:
         start = time.perf_counter()
         made = self._made_anew(model, options)
         took, target = time.perf_counter() - start, self.backend.name
         LOG.info("%s: compiled for %s in %.2f s (%s)", model_name(model), target, took, reason)
         return made
 
-    def _made_anew(self, model: Any, options: FusionOptions) -> _Made:
+    def _made_anew(self, model: Any, options: FusionOptions) -> Made:
         from rlx.pipeline import CompilePipeline
 
         held = model.graph if isinstance(model, Bundle) else model
@@ -360,7 +365,7 @@ class Session:
             )
             result = pipeline.compile(held)
             self._require_own(result.lir)
-            return _Made(result, self.backend.compile(result.lir))
+            return Made(result, self.backend.compile(result.lir))
         except MemoryError as error:
             raise _too_large(held, error) from None
 
@@ -373,25 +378,28 @@ class Session:
                 "model for this target, or run the plan on NumPy: target='reference'."
             )
 
-    def _opened(self, files: Serializer[Any], cache: Cache, key: str) -> _Made | None:
+    def _opened(self, files: Serializer[Any], cache: Cache, key: str) -> Made | None:
         """What another process left; an entry that cannot be used is dropped."""
         file = cache.get(key)
         if file is None:
             return None
         try:
-            program = files.opened(file.head["program"], file)
-            data = bytes(file.section("record"))
+            return self._made_of(files, file)
         except (Error, KeyError):
             cache.drop(key)
             return None
-        return _Made(Record(data, self.target, program.interface.name), program)
+
+    def _made_of(self, files: Serializer[Any], file: Sections) -> Made:
+        program = files.opened(file.head["program"], file)
+        data = bytes(file.section("record"))
+        return Made(Record(data, self.target, program.interface.name), program)
 
     def _store(
         self,
         files: Serializer[Any],
         cache: Cache,
         key: str,
-        made: _Made,
+        made: Made,
         facts: Mapping[str, str],
     ) -> None:
         try:
@@ -415,10 +423,6 @@ def _too_large(model: Any, error: MemoryError) -> Error:
     return OutOfMemoryError(f"{name}: compiling it takes more memory than there is: {error}.")
 
 
-def model_name(model: Any) -> str:
-    return str(getattr(model, "name", "the model"))
-
-
 def _default(*, has_like: bool) -> str:
     """Native code, where there is what makes it; another target's plan runs on NumPy."""
     if has_like:
@@ -439,62 +443,3 @@ def _warn_of_numpy(target: str, why: str) -> None:
         f"target {target!r} cannot run here: {why}. Models run on NumPy instead, slowly. If that "
         "is what you want, say target='reference'."
     )
-
-
-def request_key(model: Any, target: Target, options: FusionOptions) -> str:
-    """A hash of all that a plan depends on: input graph, options, target and version."""
-    return _hash(repr([_digest(model), options.text(), target.digest(), __version__]))
-
-
-def entry_prefix(key: str) -> str:
-    """What the keys of all entries of a request begin with."""
-    return key_of(KIND, key)
-
-
-def entry_key(key: str, identity: str) -> str:
-    """Of the entry of a request: its code depends on the backend's identity beside the plan."""
-    return f"{entry_prefix(key)}-{_hash(identity)}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _digest(model: Any) -> str:
-    match model:
-        case GraphModule():
-            return f"{model.stage.name} {_digest(model.value)}"
-        case HirModule():
-            return f"{model.policy.name} {_digest(model.graph)}"
-        case MirModule():
-            return _digest(model.graph)
-        case Graph():
-            return f"{model.name!r} {model.digest()}"
-        case LirModule():
-            return model.fingerprint
-        case Bundle():
-            return model.digest
-        case _:
-            from rlx.pipeline import cannot_compile
-
-            raise cannot_compile(model)
-
-
-def comes_with_rlx(model: Any) -> bool:
-    """Is the meaning of every op of the model that of rlx? What a program brings along may mean
-    something else tomorrow, under the same name."""
-    if isinstance(model, Bundle):
-        return model.is_of_rlx
-    return all(
-        n.op != "custom" and n.decl.reference.__module__.startswith("rlx.") for n in _nodes(model)
-    )
-
-
-def _nodes(model: Any) -> Iterator[Node]:
-    held = model.value if isinstance(model, GraphModule) else model
-    module = held.mir if isinstance(held, LirModule) else held
-    graphs: list[Graph] = [module if isinstance(module, Graph) else module.graph]
-    for graph in graphs:
-        for node in graph.order():
-            yield node
-            graphs += [v for v in node.attrs.values() if isinstance(v, Graph)]

@@ -50,6 +50,11 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
 
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "native code for this machine"
+    compiler_modules: ClassVar[tuple[str, ...]] = (
+        "rlx.pipeline",
+        "rlx.backends.cpu.program.build",
+        "rlx.backends.cpu.schedule.kernels",
+    )
     times_kernels: ClassVar[bool] = True
     updates_host_arrays: ClassVar[bool] = True
 

@@ -152,7 +152,7 @@ class Model(Bundle):
 
     @property
     def is_of_rlx(self) -> bool:
-        from rlx.runtime.session import comes_with_rlx
+        from rlx.runtime.request_keys import comes_with_rlx
 
         return self.summary.is_of_rlx if self.summary else comes_with_rlx(self.graph)
 

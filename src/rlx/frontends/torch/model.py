@@ -91,7 +91,7 @@ class TorchModel(Bundle):
     @property
     def is_of_rlx(self) -> bool:
         """Are all of its ops those of rlx, so that it may be cached?"""
-        from rlx.runtime.session import comes_with_rlx
+        from rlx.runtime.request_keys import comes_with_rlx
 
         return comes_with_rlx(self._graph)
 
