@@ -26,7 +26,7 @@ from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.schedule.loop_schedule import choose, scratch_bytes
-from rlx.core.dim import evaluate
+from rlx.core.dim import evaluate, product
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
 
@@ -194,7 +194,7 @@ def made(name: str, maths: str = "precise") -> Run:
         (kind(native.address("many")), native.address("k")),
         (ctypes.addressof(buffers), 0),
         [paged(size, np.uint8) for _ in range(2)],
-        evaluate(schedule.parallel.extent, {}) if schedule.parallel else 1,
+        evaluate(product(a.extent for a in schedule.parallel), {}),
         _touched(name, arrays),
         result.nbytes,
         (native, buffers),

@@ -17,7 +17,7 @@ from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.schedule.loop_schedule import Schedule, choose, scratch_bytes, sizes_of
-from rlx.core.dim import evaluate
+from rlx.core.dim import evaluate, product
 from rlx.kernel.expr import Kernel
 from tests.backend.cpu.guarded import PAGE, guarded
 
@@ -63,7 +63,7 @@ class Batch:
         bytes_kept = evaluate(scratch_bytes(schedule), work.sizes)
         scratch = np.full(bytes_kept + PAD, 0xA5, np.uint8)
         sizes = [evaluate(d, work.sizes) for d in sizes_of(kernel)]
-        extent = evaluate(schedule.parallel.extent, work.sizes) if schedule.parallel else 1
+        extent = evaluate(product(a.extent for a in schedule.parallel), work.sizes)
         edges = np.linspace(0, max(1, extent), parts + 1).astype(int)
         for start, stop in itertools.pairwise(edges):
             code = self.native.call_part(

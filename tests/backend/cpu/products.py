@@ -28,6 +28,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import (
 )
 from rlx.backends.cpu.schedule.loop_schedule import choose, sizes_of
 from rlx.core.dim import DimLike, evaluate
+from rlx.core.dim import product as product_of
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
@@ -265,7 +266,7 @@ def packed(contract: Contract, tiling: Tiling, isa: Isa, name: str) -> Emitted:
     schedule = choose(kernel, CpuMachine.of(isa))
     assert schedule.parallel
     function = emit.emit(kernel, schedule, isa, name)
-    return Emitted(function, sizes_of(kernel), schedule.parallel.extent)
+    return Emitted(function, sizes_of(kernel), product_of(a.extent for a in schedule.parallel))
 
 
 def functions(parts: Iterable[Part]) -> list[Function]:

@@ -54,8 +54,7 @@ def test_strips_are_the_parallel_loop_and_change_no_bits(number: int) -> None:
     build, shape = STRIPS[number]
     kernel = collapsed(kernel_of(build, shape))
     made = strip_mined(kernel, MACHINE)
-    outer = choose(made, MACHINE).parallel
-    assert outer is not None
+    (outer,) = choose(made, MACHINE).parallel
     assert outer.name.endswith("_strip")
     arrays = data(shape)
     batch = Batch([Work(made, arrays, {})], host())

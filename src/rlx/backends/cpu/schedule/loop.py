@@ -9,11 +9,17 @@ from rlx.backends.cpu.codegen.loop.emit import legal
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import OUT_OF_RANGE, Task, TaskKind
+from rlx.backends.cpu.schedule.loop_schedule import (
+    MAX_TILE,
+    check,
+    choose,
+    scratch_bytes,
+    sizes_of,
+)
 from rlx.backends.cpu.schedule.loop_schedule import Schedule as LoopSchedule
-from rlx.backends.cpu.schedule.loop_schedule import check, choose, scratch_bytes, sizes_of
 from rlx.backends.cpu.schedule.repeated_reductions import repeated_reduction
 from rlx.backends.cpu.schedule.strip_mining import strip_mined
-from rlx.core.dim import DimLike, dim_max, dim_min, round_up, substitute
+from rlx.core.dim import DimLike, dim_max, dim_min, product, round_up, substitute
 from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Apply, Axis, Expr, Kernel, Load, Reduce
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
@@ -96,7 +102,7 @@ class _Nest:
         key: Hashable | None = None,
     ) -> Task:
         kernel, schedule, sizes = self.kernel, self.schedule, self.sizes
-        units = substitute(schedule.parallel.extent if schedule.parallel else 1, sizes)
+        units = substitute(product(a.extent for a in schedule.parallel), sizes)
         return Task(
             TaskCode(name, self._source, key),
             (*(given[i] for i in self.read), *made),
@@ -109,10 +115,12 @@ class _Nest:
         )
 
     def _grain(self, units: DimLike) -> DimLike:
-        """Whole cache lines, where the units are elements of a row."""
+        """Whole cache lines, where the units are elements of a row, and whole tiles."""
         taken = _grain(self.given, units, self.machine)
-        is_along = self.schedule.parallel is self.schedule.vector
-        return dim_min(units, round_up(taken)) if is_along else taken
+        last = self.schedule.parallel[-1:]
+        if self.schedule.vector in last:
+            return dim_min(units, round_up(taken))
+        return dim_min(units, round_up(taken, MAX_TILE)) if self.schedule.tile in last else taken
 
     def _source(self, name: str) -> Source:
         function = emit.emit(self.kernel, self.schedule, self.isa, name)
@@ -122,6 +130,8 @@ class _Nest:
 def _how(kernel: Kernel, schedule: LoopSchedule, sizes: Mapping[str, int]) -> str:
     """The schedule in words."""
     parts = [f"loop nest over {_extents(schedule.order, sizes)}"]
+    if len(schedule.parallel) > 1:
+        parts.append(f"the outermost {len(schedule.parallel)} loops collapsed")
     if kernel.reduced:
         parts.append(f"reductions over {_extents(kernel.reduced, sizes)}")
     if schedule.vector is None:

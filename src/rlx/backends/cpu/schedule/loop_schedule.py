@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlx.core.dim import DimLike, is_static, upper_bound
+from rlx.core.dim import DimLike, evaluate, is_static, product, symbols_of, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
+from rlx.core.extent import ceiling
 from rlx.cost.machine import Machine
 from rlx.kernel.cost import cost_of
 from rlx.kernel.expr import Affine, Apply, Axis, Choose, Expr, Kernel, Load, Reduce
@@ -33,6 +34,8 @@ SCRATCH_PAD = 64
 MIN_UNITS = 4
 """Iterations of the parallel loop, at least, where there is such a loop: three channels of an image
 would occupy two workers unevenly."""
+LONG_ROW = 1024
+"""Elements of a row that may be split between workers."""
 MIN_STAGING_COST = 4
 """Operations of a value that is staged instead of computed again."""
 
@@ -47,8 +50,8 @@ class Schedule:
     """Its points are lanes."""
     unroll: int = 4
     """Vectors in one step of a pass that stores."""
-    parallel: Axis | None = None
-    """Its range may be split between workers; the outermost loop."""
+    parallel: tuple[Axis, ...] = ()
+    """The outermost loops, collapsed: all their iterations may be split between workers."""
     staged: tuple[Expr, ...] = ()
     """Row values stored in scratch between passes instead of being recomputed."""
     tile: Axis | None = None
@@ -72,8 +75,13 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         "a loop comes twice": len(set(schedule.order)) != len(schedule.order),
         "its vector axis is unknown": schedule.vector not in {None, *known},
         "it does not unroll": min(schedule.unroll, schedule.accumulators) < 1,
-        "its parallel axis is not the outermost": schedule.parallel
-        is not next(iter(schedule.order), None),
+        "its parallel loops are not the outermost": schedule.parallel
+        != schedule.order[: max(len(schedule.parallel), min(1, len(schedule.order)))],
+        "its collapsed loops have work of some of them alone": len(schedule.parallel) > 1
+        and not _is_whole(kernel, schedule.parallel),
+        "it streams from the middle of rows": len(schedule.parallel) > 1 and schedule.streaming,
+        "it splits the rows of its tiles": schedule.tile is not None
+        and schedule.vector in schedule.parallel,
         "it keeps what is not computed": not set(schedule.staged) <= set(kernel.nodes),
         "its tiles are not of its two innermost loops": schedule.tile is not None
         and schedule.order[-2:] != (schedule.tile, schedule.vector),
@@ -108,7 +116,7 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         vector=vector,
         unroll=_copies(_work(kernel, vector, None)),
         accumulators=max(2, _copies(_fold_work(kernel, vector))),
-        parallel=order[0] if order else None,
+        parallel=_parallel(kernel, order, vector, tile),
         staged=_staged(kernel, vector, machine.row_bytes),
         tile=tile,
         row_accumulators=rows,
@@ -168,6 +176,46 @@ def _order(kernel: Kernel, vector: Axis | None, tile: Axis | None) -> tuple[Axis
     outer = [a for a in order if a not in bound and a is not vector and a is not tile]
     parallel = next((a for a in outer if not is_few(a)), None)
     return tuple(sorted(order, key=lambda a: a is not parallel))
+
+
+def _parallel(
+    kernel: Kernel, order: tuple[Axis, ...], vector: Axis | None, tile: Axis | None
+) -> tuple[Axis, ...]:
+    """The outermost loop. One over a free batch may have a single iteration: then the next ones
+    are collapsed with it, until there are enough. Rows of tiles stay whole."""
+    taken = order[:1]
+    for axis in order[1:]:
+        may = axis is not vector or (tile is None and _is_worth_cutting(kernel, axis))
+        if _are_enough(taken) or not may or not _is_whole(kernel, (*taken, axis)):
+            break
+        taken = (*taken, axis)
+    return taken
+
+
+def _are_enough(axes: tuple[Axis, ...]) -> bool:
+    """Do the iterations occupy the workers? Of two free sizes only one is taken to be 1."""
+    count = ceiling(product(a.extent for a in axes))
+    symbols = symbols_of([count])
+    least = {s.name: max(1, s.bounds[0] or 0) for s in symbols}
+    return not symbols or len(symbols) > 1 or evaluate(count, least) >= MIN_UNITS
+
+
+def _is_whole(kernel: Kernel, loops: tuple[Axis, ...]) -> bool:
+    """Does all that is stored and reduced vary along each of the loops? What does not would be
+    computed again by every worker."""
+    if not set(loops).isdisjoint(kernel.reduced):
+        return False
+    places = [s.at.axes for s in kernel.stores]
+    return all(
+        p.issuperset(loops)
+        for p in (*places, *(n.free for n in kernel.nodes if isinstance(n, Reduce)))
+    )
+
+
+def _is_worth_cutting(kernel: Kernel, vector: Axis) -> bool:
+    """Rows of a constant length have no partial vectors that are not known; where they are long,
+    or where each of their elements is a reduction, that matters little."""
+    return not is_static(vector.extent) or vector.extent >= LONG_ROW or bool(kernel.reduced)
 
 
 def is_few(axis: Axis) -> bool:

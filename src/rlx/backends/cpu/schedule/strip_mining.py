@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.cpu.schedule.loop_schedule import Schedule, choose, is_few
-from rlx.core.dim import is_static
+from rlx.core.dim import DimLike, exact_div, is_static
 from rlx.cost.machine import Machine
 from rlx.kernel.expr import Affine, Axis, Inside, Kernel
 from rlx.kernel.rewrite import rewritten, substitution
@@ -20,6 +20,7 @@ from rlx.kernel.rewrite import rewritten, substitution
 MAX_STRIPS = 64
 MIN_STRIP = 256
 """Elements of a strip: some cache lines for each worker, and many vectors for each loop."""
+MAX_FREE_STRIP = 1024
 LANES = 16
 """Strips in multiples of these leave no partial vectors."""
 
@@ -31,11 +32,10 @@ def strip_mined(kernel: Kernel, machine: Machine) -> Kernel:
     vector = schedule.vector
     if vector is None or not _is_worth(kernel, schedule, vector):
         return kernel
-    extent = vector.extent
-    count = _strips(extent) if is_static(extent) else 1
+    count, length = _strips(vector.extent)
     if count == 1:
         return kernel
-    strip, within = Axis(f"{vector.name}_strip", count), Axis(vector.name, extent // count)
+    strip, within = Axis(f"{vector.name}_strip", count), Axis(vector.name, length)
     axes = tuple(b for a in kernel.axes for b in ((strip, within) if a is vector else (a,)))
     at = substitution({vector: Affine.of(strip) * within.extent + Affine.of(within)})
     return rewritten(replace(kernel, axes=axes), move=at)
@@ -44,9 +44,9 @@ def strip_mined(kernel: Kernel, machine: Machine) -> Kernel:
 def _is_worth(kernel: Kernel, schedule: Schedule, vector: Axis) -> bool:
     """Are there no reductions, whose order is part of the result, no conditions on the axis, and is
     the outermost loop one of few iterations, or of neighbours?"""
-    outer = schedule.parallel
-    if kernel.reduced or outer is None or outer is vector:
+    if kernel.reduced or vector in schedule.parallel or not schedule.parallel:
         return False
+    outer = schedule.parallel[-1]
     if any(isinstance(n, Inside) and vector in n.at.axes for n in kernel.nodes):
         return False
     is_uneven = is_few(outer) or outer is schedule.tile
@@ -59,7 +59,13 @@ def _interleave(at: Affine, outer: Axis, vector: Axis) -> bool:
     return is_static(step) and is_static(across) and 0 < step < across
 
 
-def _strips(extent: int) -> int:
-    """The most that divide the extent; whole vectors if any do."""
+def _strips(extent: DimLike) -> tuple[DimLike, DimLike]:
+    """How many, and their length: the most that divide the extent, whole vectors if any do. Of a
+    free extent, those of the least length that divides it whatever the sizes."""
+    if not is_static(extent):
+        lengths = range(MIN_STRIP, MAX_FREE_STRIP + 1, LANES)
+        found = ((exact_div(extent, n), n) for n in lengths)
+        return next(((count, n) for count, n in found if count is not None), (1, extent))
     counts = [n for n in range(1, MAX_STRIPS + 1) if extent % n == 0 and extent // n >= MIN_STRIP]
-    return max(counts, key=lambda n: (extent // n % LANES == 0, n), default=1)
+    count = max(counts, key=lambda n: (extent // n % LANES == 0, n), default=1)
+    return count, extent // count

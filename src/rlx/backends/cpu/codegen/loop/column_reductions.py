@@ -35,12 +35,10 @@ class ColumnReductions:
         self.context, self.code, self.scratch = context, context.code, scratch
         self.expressions, self.liveness, self.loops = expressions, liveness, loops
 
-    def row_sweep(
-        self, axis: Axis, stores: Sequence[Store], body: Callable[[], None], is_shared: bool
-    ) -> None:
+    def row_sweep(self, axis: Axis, stores: Sequence[Store], body: Callable[[], None]) -> None:
         """A block of columns at a time: reduce down the rows, then compute what follows."""
         for piece in self.loops.cuts.pieces(axis):
-            first, last = self.loops.ends(piece, is_shared)
+            first, last = self.loops.ends(piece, axis)
             step = self.code.count(first, last, ROW_WIDTH)
             with self.loops.piece(piece, is_lane=True), step as start:
                 end = self.code.least(self.code.i64("add", start, ROW_WIDTH), last)
@@ -67,7 +65,7 @@ class ColumnReductions:
         wide = [r for r in group if is_rounded(r) and (most is None or most > CHAIN)]
         self.loops.blocks(lane, low, high, lambda: self.clear(group, wide))
         for piece in self.loops.cuts.pieces(axis):
-            first, last = self.loops.ends(piece, is_shared=False)
+            first, last = self.loops.bounds(piece)
             end = self.loops.whole(first, last, CHAIN) if wide else first
             with self.loops.piece(piece):
                 if first != end:

@@ -10,9 +10,9 @@ that does not vary along the lanes is uniform.
 `buffers` holds the operands' and then the results' addresses; `sizes` the values of
 `sizes_of(kernel)`; `scratch` is `scratch_bytes(...)` private to this call, to stage row values in;
 `poll` points to a function that says whether to continue (`Code.poll`).
-The range [start, stop) of the parallel axis is computed; what does not vary along that axis belongs
-to the task with its first point, so at least [0, 1) must run. The result is 0, or n if the n-th
-gathering load has an index out of range.
+The range [start, stop) of the iterations of the parallel loops is computed; what does not vary
+along them belongs to the task with the first one, so at least [0, 1) must run. The result is 0, or
+n if the n-th gathering load has an index out of range.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Emitter:
         code = self.code
         places = [f"%y{i}" for i in range(len(self.kernel.results))]
         bits = [code.let(f"ptrtoint ptr {p} to i64") for p in places]
-        together = "%start" if self.schedule.parallel is self.schedule.vector else "0"
+        together = "%start" if self.schedule.vector in self.schedule.parallel else "0"
         for number in bits:
             together = code.let(f"or i64 {together}, {number}")
         low = code.let(f"and i64 {together}, 63")

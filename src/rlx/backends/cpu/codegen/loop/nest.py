@@ -27,16 +27,31 @@ class LoopNest:
         self.context, self.code, self.lanes = context, context.code, context.lanes
         self.cuts = Cuts(context.kernel, context.schedule)
 
-    def sweep(
-        self, axis: Axis, body: Callable[[], None], is_lane: bool, is_shared: bool = False
-    ) -> None:
-        """Run `body` over the axis: in each piece whole blocks, then the remainder. A loop that is
-        not the parallel one is inside one unit: where that is long, it polls."""
+    def sweep(self, axis: Axis, body: Callable[[], None], is_lane: bool) -> None:
+        """Run `body` over a loop of results, of a parallel one over this task's range. A loop that
+        is not parallel is inside one unit: where that is long, it polls."""
+        is_polled = axis not in self.context.schedule.parallel
         for piece in self.cuts.pieces(axis):
-            first, last = self.ends(piece, is_shared)
-            run = self.blocks if is_lane else self.steps_of
-            with self.piece(piece, is_lane):
-                run(axis, first, last, body, is_polled=not is_shared)
+            self.run(axis, piece, self.ends(piece, axis), body, is_lane, is_polled)
+
+    def fold(self, axis: Axis, body: Callable[[], None], is_lane: bool) -> None:
+        """Run `body` over all of an axis that is reduced."""
+        for piece in self.cuts.pieces(axis):
+            self.run(axis, piece, self.bounds(piece), body, is_lane, is_polled=True)
+
+    def run(
+        self,
+        axis: Axis,
+        piece: Piece,
+        ends: tuple[Bound, Bound],
+        body: Callable[[], None],
+        is_lane: bool,
+        is_polled: bool,
+    ) -> None:
+        """In a piece of an axis whole blocks, then the remainder."""
+        each = self.blocks if is_lane else self.steps_of
+        with self.piece(piece, is_lane):
+            each(axis, *ends, body, is_polled=is_polled)
 
     def piece(self, piece: Piece, is_lane: bool = False) -> AbstractContextManager[None]:
         """The scope of a piece, in which its guards are decided."""
@@ -44,13 +59,52 @@ class LoopNest:
         low = piece.low[0] - piece.low[1] if is_lane else self.context.at.piece_low
         return self.context.scope(decided=decided, piece_low=low)
 
-    def ends(self, piece: Piece, is_shared: bool) -> tuple[Bound, Bound]:
-        """The range of a piece, clipped to this task's."""
-        first, last = self.bound(piece.low), self.bound(piece.high)
-        if not is_shared:
+    def bounds(self, piece: Piece) -> tuple[Bound, Bound]:
+        """The range of a piece."""
+        return self.bound(piece.low), self.bound(piece.high)
+
+    def ends(self, piece: Piece, axis: Axis) -> tuple[Bound, Bound]:
+        """The range of a piece of a loop; of a parallel one, clipped to this task's."""
+        first, last = self.bounds(piece)
+        if axis not in self.context.schedule.parallel:
             return first, last
-        first = self.code.most("%start", first)
-        return first, self.code.most(first, self.code.least("%stop", last))
+        start, stop = self.share(axis)
+        first = self.code.most(start, first)
+        return first, self.code.most(first, self.code.least(stop, last))
+
+    def share(self, axis: Axis) -> tuple[Bound, Bound]:
+        """This task's range of a parallel loop. Units number the iterations of all of them, the
+        innermost the fastest: each outer loop that is open takes its part of a unit's number, and
+        the rest is divided by the iterations inside of one of this loop, rounded outwards."""
+        code, loops = self.code, self.context.schedule.parallel
+        start: Bound = "%start"
+        stop: Bound = "%stop"
+        for number in range(loops.index(axis)):
+            done = code.i64("mul", self.context.at.index[loops[number]], self.within(number))
+            start, stop = code.i64("sub", start, done), code.i64("sub", stop, done)
+        inside = self.within(loops.index(axis))
+        if inside == 1:
+            return start, stop
+        last = code.i64("add", stop, code.i64("sub", inside, 1))
+        return self.quotient(code.most(start, 0), inside), self.quotient(last, inside)
+
+    def quotient(self, a: Bound, b: Bound) -> Bound:
+        """Of an index that is not negative by a number that is positive."""
+        return self.code.let(f"udiv i64 {a}, {b}")
+
+    def within(self, number: int) -> Bound:
+        """The units in one iteration of a parallel loop: the iterations of those inside of it, and
+        1 where there are none."""
+        count: Bound = 1
+        for axis in self.context.schedule.parallel[number + 1 :]:
+            count = self.code.i64("mul", count, self.context.dim(axis.extent))
+        return self.code.most(count, 1)
+
+    def polls(self, axis: Axis, points: int) -> int:
+        """The iterations of a loop between two polls; 0 where units are, which are handed out."""
+        if axis in self.context.schedule.parallel:
+            return 0
+        return self.iterations_per_poll(axis, points)
 
     def bound(self, cut: Cut) -> Bound:
         dim, offset = cut

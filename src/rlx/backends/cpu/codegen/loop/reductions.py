@@ -152,7 +152,7 @@ class Reductions:
             return
         inner = lambda: self.fold_over(axes[1:], lane, body, cut, flush)
         if cut is None or cut.axis is not axes[0]:
-            self.loops.sweep(axes[0], inner, axes[0] is lane)
+            self.loops.fold(axes[0], inner, axes[0] is lane)
         else:
             self.swept_in_chains(cut, inner, flush, axes[0] is lane)
 
@@ -162,7 +162,7 @@ class Reductions:
         """As `sweep`, flushed after each whole chain."""
         step = cut.iterations * (self.lanes * self.context.schedule.accumulators if is_lane else 1)
         for piece in self.loops.cuts.pieces(cut.axis):
-            first, last = self.loops.ends(piece, is_shared=False)
+            first, last = self.loops.bounds(piece)
             end = self.loops.whole(first, last, step)
             with self.loops.piece(piece, is_lane):
                 if first != end:

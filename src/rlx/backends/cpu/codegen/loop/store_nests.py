@@ -59,7 +59,7 @@ class StoreNests:
     def nest(self, stores: list[Store]) -> None:
         needed = frozenset[Axis]().union(*(s.at.axes for s in stores))
         axes = tuple(a for a in self.context.schedule.order if a in needed)
-        is_split = self.context.schedule.parallel in needed
+        is_split = not needed.isdisjoint(self.context.schedule.parallel)
         with nullcontext() if is_split else self.in_first_part(), self.context.scope():
             self.level(axes, stores)
 
@@ -79,25 +79,25 @@ class StoreNests:
             return
         self.liveness.hoist(s.value for s in deeper)
         schedule = self.context.schedule
-        is_shared, is_lane = axes[0] is schedule.parallel, axes[0] is schedule.vector
+        is_lane = axes[0] is schedule.vector
         if axes[0] is schedule.tile:
-            self.tiles(axes[0], axes[1], deeper, is_shared)
+            self.tiles(axes[0], axes[1], deeper)
             return
         if is_lane and schedule.row_accumulators:
             rest = lambda: self.level((), deeper)
-            self.column_reductions.row_sweep(axes[0], deeper, rest, is_shared)
+            self.column_reductions.row_sweep(axes[0], deeper, rest)
             return
-        self.loops.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane, is_shared)
+        self.loops.sweep(axes[0], lambda: self.level(axes[1:], deeper), is_lane)
 
-    def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store], is_shared: bool) -> None:
+    def tiles(self, tile: Axis, lane: Axis, stores: Sequence[Store]) -> None:
         """Whole square tiles of both axes, then the columns and the rows that are left."""
         for rows in self.loops.cuts.pieces(tile):
-            first, last = self.loops.ends(rows, is_shared)
+            first, last = self.loops.ends(rows, tile)
             end = self.loops.whole(first, last, self.context.lanes)
             with self.loops.piece(rows):
                 for columns in self.loops.cuts.pieces(lane):
                     with self.loops.piece(columns, is_lane=True):
-                        polled = 0 if is_shared else self.loops.iterations_per_poll(tile, BAND_ROWS)
+                        polled = self.loops.polls(tile, BAND_ROWS)
                         self.tiled(tile, lane, (first, end), columns, stores, polled)
                 self.loops.steps_of(tile, end, last, lambda: self.level((lane,), stores))
 
@@ -112,7 +112,7 @@ class StoreNests:
     ) -> None:
         """Bands of rows; in a band column by column, so that cache lines are used up."""
         code, context, lanes = self.code, self.context, self.context.lanes
-        low, high = self.loops.ends(columns, is_shared=False)
+        low, high = self.loops.ends(columns, lane)
         end = self.loops.whole(low, high, lanes)
         with code.count(rows[0], rows[1], BAND_ROWS, polled) as band:
             stop = code.least(code.i64("add", band, BAND_ROWS), rows[1])

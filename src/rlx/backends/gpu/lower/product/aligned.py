@@ -114,7 +114,9 @@ def _packing(
     )
     used = frozenset[Axis]().union(*(n.free for n in loads))
     axes = tuple(a for a in order if a in used)
-    return Kernel(f"{contract.name}.packing", axes, stores, contract.operands, (shape,))
+    # flat, as those of a bucket of sizes are: what is packed is the same for all of them
+    operands = tuple(Shape((s.num_elements,), s.dtype) for s in contract.operands)
+    return Kernel(f"{contract.name}.packing", axes, stores, operands, (shape,))
 
 
 def _reading(contract: Contract, loads: list[Load], places: list[Affine], shape: Shape) -> Contract:
