@@ -3,7 +3,10 @@ and are given back when the memory goes."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,3 +30,11 @@ def zeroed(size: int, alignment: int = 64) -> np.ndarray[Any, Any]:
     whole = np.zeros(size + alignment, np.uint8)
     start = -whole.ctypes.data % alignment
     return whole[start : start + size]
+
+
+def return_freed_memory() -> None:
+    """Give pages that the C library keeps of what was freed back to the system; glibc does so by
+    itself at the end of its heap only."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from rlx.core.errors import Error
+from rlx.core.pages import return_freed_memory
 from rlx.core.public_calls import public, public_class
 from rlx.frontends.gguf.caches import CacheFormat, CacheKind
 from rlx.frontends.gguf.model import GgufModel
@@ -279,6 +280,7 @@ def load(
     compiled = partial(_decoder, executable=executable, slots=slots)
     drafter = None if draft is None else _drafter(draft, model, opened, compiled)
     embedder = Embedder(model, executable)
+    return_freed_memory()
     return LanguageModel(model, tokenizer, decoder, model.context, embedder, drafter)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlx.core.errors import Error, UnsupportedError
+from rlx.core.pages import return_freed_memory
 from rlx.frontends.gguf.fields import Fields
 from rlx.frontends.gguf.reader import GgufFile, Texts
 from rlx.frontends.gguf.word_splits import SPLITS
@@ -167,6 +168,11 @@ class BytePairs(Tokenizer):
 
     @cached_property
     def _model(self) -> Any:
+        made = self._built()
+        return_freed_memory()  # a third of what building it takes
+        return made
+
+    def _built(self) -> Any:
         tokenizers = _package("tokenizers")
         merges = self._fields.raw("merges")
         if not isinstance(merges, Texts):

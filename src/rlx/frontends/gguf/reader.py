@@ -220,7 +220,7 @@ class _Cursor:
         self.at = at
         self.require(0, what)
         places = np.frombuffer(bounds, np.int64).reshape(count, 2) - begin
-        return Texts(bytes(self._bytes[begin:at]), places, self.name, what)
+        return Texts(bytes(self._bytes[begin:at]), places.astype(np.uint32), self.name, what)
 
     def numbers(self, form: str, count: int, what: str) -> Array:
         dtype = np.dtype(form.replace("<?", "?"))
