@@ -35,9 +35,8 @@ class _Worker(Session):
         """The parts of the program's file, and what it was compiled for."""
         files = self.backend.serializer()
         assert files is not None  # or nobody would have asked
-        with gc_paused():
-            graph, options = read_graph(request), read_options(request["options"])
-            made = self._made_anew(graph, options)
+        graph, options = read_graph(request), read_options(request["options"])
+        made = self._made_anew(graph, options)
         program, name = made.program, self.backend.name
         head, sections = parts(files.kept(program), name, program, made.record)
         return packed({**head, REQUEST: self._facts(graph, options)}, sections)
@@ -51,14 +50,15 @@ def main(asked: str) -> None:
     os.dup2(2, 1)
     answer.write(GREETING)
     answer.flush()
-    worker = _worker(**json.loads(asked))
-    worker.preload()
-    request = sys.stdin.buffer.readline()
-    if request:
-        Thread(target=_end_with_parent, daemon=True).start()
-        answer.writelines(worker.file(json.loads(request)))
-        answer.close()
-    os._exit(0)  # nothing is left to be put in order
+    with gc_paused():
+        worker = _worker(**json.loads(asked))
+        worker.preload()
+        request = sys.stdin.buffer.readline()
+        if request:
+            Thread(target=_end_with_parent, daemon=True).start()
+            answer.writelines(worker.file(json.loads(request)))
+            answer.close()
+        os._exit(0)  # nothing is left to be put in order
 
 
 def _worker(target: str | None, threads: int | None, cache: tuple[str, int] | None) -> _Worker:
