@@ -10,6 +10,8 @@ from bench.table import HEAD, Line, cells, duration, table
 from bench.web import page as webgpu
 
 GOAL = 1.15
+SINGLE = ("calls", "startup", "dynamic", "images", "lm_limits")
+"""Measurements of rlx alone, with limits."""
 """Within this of the best peer counts as beside it."""
 
 METHOD = """## Method
@@ -140,7 +142,7 @@ def machine(run: dict[str, Any]) -> list[str]:
 
 def checks() -> list[str]:
     """What is measured of rlx alone, with the limits that were set."""
-    rows = [row for name in ("calls", "startup", "dynamic", "images") for row in _checks(name)]
+    rows = [row for name in SINGLE for row in _checks(name)]
     return ["", "## Calls, start and named sizes", "", *_limits(rows)] if rows else []
 
 

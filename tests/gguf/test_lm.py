@@ -16,6 +16,7 @@ import rlx
 from rlx.frontends.gguf.reader import read_gguf
 from rlx.frontends.gguf.word_splits import SPLITS
 from rlx.lm import Sampling
+from rlx.lm.decoder import SessionDecoder
 from rlx.lm.sampling import Sampler
 from rlx.lm.stopping import TextStream
 from rlx.lm.template import Template
@@ -232,6 +233,23 @@ def test_loading_a_model_never_imports_the_compiler(path: Path, tmp_path: Path) 
     ]
     assert all(m.stdout.endswith(b"False False\n") for m in made)
     assert len({m.stdout for m in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "held"),
+    [
+        ({}, "float16"),
+        ({"precision": "int16"}, "float32"),
+        ({"precision": "exact"}, "float32"),
+        ({"precision": "int16", "kv": "f16"}, "float16"),
+    ],
+)
+def test_caches_are_as_exact_as_what_is_computed_with_them(
+    path: Path, how: dict[str, Any], held: str
+) -> None:
+    lm = rlx.lm.load(path, context=32, slots=1, cache=False, **how)
+    assert isinstance(lm.decoder, SessionDecoder)
+    assert {s.dtype.numpy.name for s in lm.decoder.session.states.values()} == {held}
 
 
 def test_embeddings_are_means_of_states(path: Path) -> None:

@@ -64,7 +64,8 @@ KvCache = Annotated[
     str | None,
     typer.Option(
         "--kv", metavar="FORMAT",
-        help="What keys and values are cached in: f16, bf16, f32 or q8_0. (default: f16)",
+        help="What keys and values are cached in: f16, bf16, f32 or q8_0. (default: f16, or "
+        "f32 with precision exact or int16)",
     ),
 ]  # fmt: skip
 PlannedFor = Annotated[

@@ -262,10 +262,10 @@ def load(
     products of bytes, the CPU, and "int16" to the sum of two such roundings: next to exact, with
     prompts at 0.6 of the speed; "exact" computes in f32, "bf16" rounds f32 weights and what they
     are multiplied with. `kv` is what keys and values are cached in, where the target has sessions:
-    "f16", "bf16", "f32", as "exact" has it, or "q8_0", int8 with a scale for each 32 elements, in
-    half of f16's memory. `threads`, `target` and `cache` are as `rlx.compile` has
-    them. What is not in the cache is compiled in a child process, so that memory is the same
-    whether it was compiled or found."""
+    "f16", "bf16", "f32", as "exact" and "int16" have it, for f16 is off by as much as the latter,
+    or "q8_0", int8 with a scale for each 32 elements, in half of f16's memory. `threads`, `target`
+    and `cache` are as `rlx.compile` has them. What is not in the cache is compiled in a child
+    process, so that memory is the same whether it was compiled or found."""
     if slots < 1:
         raise Error(f"slots is {slots}: at least 1.")
     session = ChildSession(target, threads=threads, cache=cache)
@@ -314,7 +314,7 @@ def _decoder(model: GgufModel, executable: Callable[[GgufModel], Any], slots: in
 
 
 def _kv_format(name: str | None, precision: str) -> CacheFormat:
-    wanted: Any = name or ("f32" if precision == "exact" else "f16")
+    wanted: Any = name or ("f32" if precision in ("exact", "int16") else "f16")
     if wanted not in KV_FORMATS:
         raise Error(f"kv is {wanted!r}: one of {', '.join(KV_FORMATS)}.")
     return wanted
