@@ -155,7 +155,9 @@ def test_schedules_by_size_are_a_decision_that_reports_list() -> None:
     lir = CompilePipeline(BACKEND.target()).compile(g).lir
     (facts,) = BACKEND.description(lir).values()
     (made,) = (d for d in facts.decisions if d.what == BY_SIZE)
-    assert made.reason.startswith(f"{len(facts.tasks)} schedules for buckets of sizes: m at 1, 16,")
+    assert made.reason.startswith(
+        f"{len(facts.tasks)} schedules for buckets of sizes: m at 1, 4, 8, 16,"
+    )
     assert facts.tasks[0].startswith("m <= 1: ")
 
 

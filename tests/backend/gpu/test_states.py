@@ -25,7 +25,11 @@ from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, o
 from tests.unit.test_state import CALLS, cache_graph, call, check_forks_and_rows
 
 SIZES = {"slots": 4, "context": 16}
-BACKENDS = {"all": SimulatedBackend(), "webgpu": SimulatedBackend(laws.WEBGPU)}
+BACKENDS = {
+    "all": SimulatedBackend(),
+    "small": SimulatedBackend(laws.SMALL),
+    "webgpu": SimulatedBackend(laws.WEBGPU),
+}
 
 
 def session_of(graph: rlx.Graph, backend: GpuBackend, history: int = 0) -> StateSession:
@@ -88,6 +92,17 @@ def test_what_does_not_fit_is_an_error(given: dict[str, Any], why: str) -> None:
         session.run(given)
     assert not session.state("k").any()
     session.run(CALLS[0])  # and the next call finds no failure of the one before
+
+
+def test_inputs_are_checked_when_others_were_right() -> None:
+    """What follows from shapes is remembered by shapes and dtypes."""
+    session = session_of(cache_graph(), BACKENDS["all"])
+    for _ in range(2):
+        session.run(CALLS[0])
+    for name, wrong in (("at", np.zeros(2, np.float32)), ("x", np.zeros((2, 3, 5), np.float32))):
+        with pytest.raises(rlx.Error, match=f"'{name}'"):
+            session.run({**CALLS[0], name: wrong})
+    session.run(CALLS[0])
 
 
 def test_forks_rows_and_files() -> None:
@@ -169,46 +184,62 @@ def attended(
     return got, differences(g, arrays, [got]), g
 
 
-def operands(batch: int, capacity: int, depth: int, values: int) -> dict[str, Any]:
-    """Of 2 queries of 4 heads, which share 2 heads of keys and values; slots are chosen."""
+def operands(
+    batch: int, capacity: int, depth: int, values: int, queries: int = 2, heads: int = 4
+) -> dict[str, Any]:
+    """Of queries of heads, which share 2 heads of keys and values; slots are chosen."""
     rng = np.random.default_rng(7)
     draw = lambda *dims: rng.standard_normal(dims).astype(np.float32)
-    made: dict[str, Any] = {"q": draw(batch, 2, 4 * depth)}
-    keys, held = draw(3, 96, 2 * depth), draw(3, 96, 2 * values)
+    made: dict[str, Any] = {"q": draw(3, queries, heads * depth)[:batch]}
+    keys, held = draw(3, 300, 2 * depth), draw(3, 300, 2 * values)
     made |= {"keys": keys[:, :capacity].copy(), "values": held[:, :capacity].copy()}
-    made |= {"at": np.array([41, 0, 70][:batch]), "slots": np.array([2, 0, 2][:batch])}
-    return made
+    at = [41, 0, capacity - queries]
+    return made | {"at": np.array(at[:batch]), "slots": np.array([2, 0, 2][:batch])}
+
+
+SHAPES = [(96, 8, 8, 2, 4), (96, 3, 40, 2, 4), (96, 4, 300, 1, 4), (300, 8, 8, 2, 6),
+          (300, 40, 16, 17, 4), (300, 16, 3, 19, 20)]  # fmt: skip
+"""Capacity, depths of keys and values, queries, heads: one chunk and several, columns that threads
+divide and more than there are threads, chunks of their own and blocks that go through all of them,
+and more heads to a kv head than a block has rows."""
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize(("depth", "values"), [(8, 8), (3, 40), (4, 300)])
-def test_attention_reads_what_is_cached(name: str, depth: int, values: int) -> None:
-    """In chunks of as many keys as a block has threads, and columns of values, which may be more;
-    what is behind the queries may be anything."""
-    given = operands(3, 96, depth, values)
-    for how in ({}, {"window": 5, "softcap": 3.0}):
-        attrs = {"num_heads": 4, "kv_heads": 2, **how}
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_reads_what_is_cached(name: str, shape: tuple[int, ...]) -> None:
+    """What is behind the queries may be anything."""
+    capacity, depth, values, queries, heads = shape
+    given = operands(3, capacity, depth, values, queries, heads)
+    for how in ({}, {"window": 50, "softcap": 3.0}):
+        attrs = {"num_heads": heads, "kv_heads": 2, **how}
         right, found, _ = attended(given, BACKENDS[name], **attrs)
         assert found == []
         hidden = {k: given[k].copy() for k in ("keys", "values")}
-        for slot, start in zip(given["slots"], given["at"]):
-            last = max(a for a, s in zip(given["at"], given["slots"]) if s == slot) + 2
-            assert start < last
+        for slot in set(given["slots"]):
+            at = [a for a, s in zip(given["at"], given["slots"]) if s == slot]
             for array in hidden.values():
-                array[slot, last:] = np.nan
+                array[slot, max(at) + queries :] = np.nan
         again, _, _ = attended({**given, **hidden}, BACKENDS[name], **attrs)
         assert again.tobytes() == right.tobytes()
 
 
-def test_bits_of_attention_follow_from_the_row_alone() -> None:
+@pytest.mark.parametrize(
+    ("capacity", "queries", "kernels"),
+    [(96, 2, ["attend0"]), (300, 2, ["split0", "merge1"]), (300, 17, ["attend0"])],
+)
+def test_bits_of_attention_follow_from_the_row_alone(
+    capacity: int, queries: int, kernels: list[str]
+) -> None:
+    """Neither the capacity nor other rows count."""
     backend, attrs = BACKENDS["all"], {"num_heads": 4, "kv_heads": 2}
-    whole, _, _ = attended(operands(3, 96, 8, 8), backend, **attrs)
-    small = operands(3, 96, 8, 8)
-    alone = {k: v[:1] if k in ("q", "at", "slots") else v[:, :50].copy() for k, v in small.items()}
-    one, _, graph = attended(alone, backend, **attrs)
+    small = operands(3, capacity, 8, 8, queries)
+    whole, _, _ = attended(small, backend, **attrs)
+    less = 60 if capacity < 128 else 200
+    alone = {k: v[:1] if k in ("q", "at", "slots") else v[:, :less] for k, v in small.items()}
+    one, _, graph = attended({k: v.copy() for k, v in alone.items()}, backend, **attrs)
     assert one.tobytes() == whole[:1].tobytes()
     lir = CompilePipeline(backend.target()).compile(graph).lir
-    assert [la.name for la in launches_of(backend.program(lir))] == ["k0_attend0"]
+    assert [la.name for la in launches_of(backend.program(lir))] == [f"k0_{k}" for k in kernels]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -216,9 +247,9 @@ def test_attention_dequantises_caches(name: str) -> None:
     rng = np.random.default_rng(9)
     given: dict[str, Any] = {"q": rng.standard_normal((2, 1, 4 * 64)).astype(np.float32)}
     for what, blocks in (("keys", 4), ("values", 2)):
-        given[what] = rng.integers(-127, 128, (3, 40, 32 * blocks)).astype(np.int8)
-    given |= {"at": np.array([33, 5]), "slots": np.array([1, 2])}
+        given[what] = rng.integers(-127, 128, (3, 150, 32 * blocks)).astype(np.int8)
+    given |= {"at": np.array([133, 5]), "slots": np.array([1, 2])}
     for what, blocks in (("keys", 4), ("values", 2)):
-        given[f"{what}_scales"] = rng.uniform(0.001, 0.01, (3, 40, blocks)).astype(np.float16)
+        given[f"{what}_scales"] = rng.uniform(0.001, 0.01, (3, 150, blocks)).astype(np.float16)
     _, found, _ = attended(given, BACKENDS[name], num_heads=4, kv_heads=2)
     assert found == []

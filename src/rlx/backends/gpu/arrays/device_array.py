@@ -7,6 +7,7 @@ device: what reads an array waits there for what writes it, and no host waits.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -86,7 +87,7 @@ class DeviceArray:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -96,8 +97,10 @@ class DeviceArray:
     def is_contiguous(self) -> bool:
         """In row-major order; axes of one element and empty arrays have any strides."""
         wanted = dense(self.shape)
-        return self.size == 0 or all(
-            n == 1 or a == b for n, a, b in zip(self.shape, self.strides, wanted)
+        return (
+            self.strides == wanted
+            or self.size == 0
+            or all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, wanted))
         )
 
     @property
@@ -232,6 +235,8 @@ def named(device: tuple[int, int]) -> str:
 
 def is_on_device(value: Any) -> bool:
     """Is it an array in a device's memory, of whatever library?"""
+    if isinstance(value, DeviceArray):
+        return value.device[0] not in (CPU, CUDA_HOST)
     if isinstance(value, np.ndarray):
         return False
     if hasattr(value, "__dlpack_device__"):

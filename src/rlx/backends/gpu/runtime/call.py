@@ -173,12 +173,21 @@ class Call:
     ) -> None:
         if not parts:
             return
-        size = max(map(self._int, sizes))
-        address, mark = self.context.frames.push(size)
+        address, mark = self.context.frames.push(self._frame_bytes(routine, sizes))
         frame = Frame(routine, address, tuple(externals))
         for part in parts:
             self._part(part, frame)
         self.context.frames.pop(mark)
+
+    def _frame_bytes(self, routine: Routine, sizes: Sequence[DimLike]) -> int:
+        """The greatest of the sizes of a frame, of which there are hundreds."""
+        key = routine.name, sizes is routine.frame, tuple(self.sizes.items())
+        found = self.context.frame_bytes.get(key)
+        if found is None:
+            found = max(map(self._int, sizes))
+            if len(self.context.frame_bytes) < MAX_GRAPHS:
+                self.context.frame_bytes[key] = found
+        return found
 
     def _part(self, part: Part, frame: Frame) -> None:
         match part:
@@ -287,8 +296,7 @@ class Call:
     def segment_times(
         self, parts: Sequence[Part], externals: Sequence[int], repeats: int
     ) -> Iterator[tuple[str, float]]:
-        """The launches of the main routine's segments, each repeated as a graph: its node and
-        code, and its microseconds."""
+        """The launches of the main routine's segments, each repeated as a graph: names and µs."""
         routine = self.routines[self.loaded.artefact.main]
         address, mark = self.context.frames.push(max(self._int(f) for f in routine.frame))
         frame = Frame(routine, address, tuple(externals))

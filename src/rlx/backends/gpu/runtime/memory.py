@@ -79,6 +79,8 @@ class Context:
     graphs: dict[object, Graph] = field(default_factory=dict[object, Graph])
     seen: set[object] = field(default_factory=set[object])
     """What was enqueued once: the second time it is recorded."""
+    frame_bytes: dict[object, int] = field(default_factory=dict[object, int])
+    """Of routines, at sizes that calls had."""
 
     @classmethod
     def new(cls, device: Device, symbols: int, failures: int, stream: int | None = None) -> Context:

@@ -20,7 +20,7 @@ from rlx.backends.gpu.arrays.device_array import (
 from rlx.backends.gpu.device import Array, Device
 from rlx.backends.gpu.runtime.bound import Begun, BoundCall
 from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
-from rlx.backends.gpu.runtime.given import Given, is_usable, placed
+from rlx.backends.gpu.runtime.given import Given, Signatures, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
 from rlx.backends.gpu.runtime.routine import Artefact, LaunchStep, as_bytes
 from rlx.backends.gpu.runtime.states import DeviceState, DeviceStates
@@ -53,6 +53,7 @@ class Weights:
     contexts: Contexts
     capacities: dict[str, int]
     """As large as a call needed them so far."""
+    signatures: Signatures
 
 
 class GpuProgram(Program):
@@ -91,7 +92,9 @@ class GpuProgram(Program):
             if raw.nbytes:
                 context.queue.write(block.address + evaluate(constant.offset, sizes), raw)
         capacities = dict.fromkeys(artefact.capacities, FIRST_CAPACITY)
-        weights = Weights(dict(params), uploaded, block, sizes, contexts, capacities)
+        held = dict(params)
+        signatures = Signatures(self.interface, held)
+        weights = Weights(held, uploaded, block, sizes, contexts, capacities, signatures)
         call = Call(self._loaded, context, block.address, {**capacities, **sizes})
         call.prepare(artefact.main, self._externals(weights, None, None), set())
         self._check(context)
@@ -128,7 +131,7 @@ class GpuProgram(Program):
         interface = self.interface
         interface.check_no_overlap(outputs, [NOTHING if is_on_device(a) else a for a in inputs])
         with weights.contexts.taken() as context:
-            given = placed(interface, weights.params, context, inputs, anew=False)
+            given = placed(interface, weights.signatures, context, inputs, anew=False)
             interface.check_outs(outputs, given.sizes, is_measured=False)
             arrays = self._results(context, self._ran(weights, context, given, self._staged))
         interface.check_found(outputs, arrays)
@@ -149,7 +152,7 @@ class GpuProgram(Program):
             return partial(_waited, self.run_on_device(weights, inputs))
         context = weights.contexts.take()
         try:
-            given = placed(self.interface, weights.params, context, inputs, anew=False)
+            given = placed(self.interface, weights.signatures, context, inputs, anew=False)
             made = self._ran(weights, context, given, self._staged)
             for stream in given.streams:
                 context.queue.release_to(stream)
@@ -193,7 +196,7 @@ class GpuProgram(Program):
             return [b.address for b in blocks]
 
         with weights.contexts.taken() as context:
-            given = placed(self.interface, weights.params, context, inputs, anew=True)
+            given = placed(self.interface, weights.signatures, context, inputs, anew=True)
             made = self._ran(weights, context, given, outputs)
             for stream in given.streams:
                 context.queue.release_to(stream)

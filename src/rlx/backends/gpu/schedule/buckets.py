@@ -44,8 +44,8 @@ from rlx.kernel.substitute import with_dims
 from rlx.ops.op import Kind
 from rlx.passes.bodies import nodes_within
 
-EDGES = (1, 16, 64, *(1 << i for i in range(7, 15)))
-"""Where ranges are divided: one, a part of a tile, a few tiles, and from then on by twos. Larger
+EDGES = (1, 4, 8, 16, 64, *(1 << i for i in range(7, 15)))
+"""Where ranges are divided: one, parts of a tile, a few tiles, and from then on by twos. Larger
 sizes fill every device, and choices stay as they are."""
 LOOP_EDGES = (256, 1024, 4096, 16384)
 """The same of loop nests that reduce over named dims."""

@@ -38,6 +38,9 @@ MIN_CHUNKS, MAX_CHUNKS = 4, 16
 """Vectors that a thread has at once along inner axes, where they are rows apart."""
 REGISTERS = 65536
 """Of a processor."""
+BOUND_SUMS, BOUND_DECODED_SUMS = 8, 2
+"""Sums of a column up to which a thread's registers are bounded, and where a byte is several
+weights: on an H200 a thread of 4 rows and q6_k left 1064 bytes in memory."""
 MAX_OWN = 8
 """Positions of axes that a thread goes along by itself."""
 MAX_NODES = 8192
@@ -117,7 +120,8 @@ class GemvSchedule:
         """Blocks that a processor is to hold: the loads of many threads hide each other."""
         is_light = self.rows * self.parts <= 2 and self.along == "inner" and not self.is_decoded
         registers = (80 if self.needs_rows else 64) if is_light else 128
-        return max(1, REGISTERS // (registers * self.block)) if self.rows * self.parts <= 8 else 0
+        is_bound = self.rows * self.parts <= (BOUND_DECODED_SUMS if self.own else BOUND_SUMS)
+        return max(1, REGISTERS // (registers * self.block)) if is_bound else 0
 
     @property
     def text(self) -> str:

@@ -19,6 +19,8 @@ from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import Conv
 from rlx.kernel.substitute import with_dims
 
+FEW = 16
+"""Rows for each of which a product takes longer: more of them are parts of one tile."""
 Resizable: TypeAlias = Kernel | Contract | Conv | Attention
 
 
@@ -108,9 +110,14 @@ def _axis(monomial: Monomial, edges: tuple[int, ...]) -> SizeAxis:
 
 def coarser(axes: tuple[SizeAxis, ...]) -> tuple[SizeAxis, ...]:
     """Fewer cells: every other edge of the longest range goes, but not the first, as schedules
-    differ most where sizes are too small to fill a device."""
+    differ most where sizes are too small to fill a device; those of a few rows go last."""
     longest = max(axes, key=lambda a: len(a.edges))
-    edges = longest.edges[::2] if len(longest.edges) > 1 else ()
+    few = [e for e in longest.edges if e <= FEW]
+    rest = longest.edges[len(few) :]
+    if len(rest) > len(few):
+        edges = (*few, *rest[1::2])
+    else:
+        edges = longest.edges[::2] if len(longest.edges) > 1 else ()
     made = (replace(a, edges=edges) if a is longest else a for a in axes)
     return tuple(a for a in made if a.edges)
 

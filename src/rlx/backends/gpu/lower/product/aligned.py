@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlx.backends.gpu.lower.loop import loop_schedule
+from rlx.backends.gpu.lower.product.block_scales import decoded_scales
 from rlx.backends.gpu.lower.product.gemv import gemv_schedule
 from rlx.backends.gpu.lower.product.tile import tile_schedule
 from rlx.backends.gpu.machine import GpuMachine
@@ -35,21 +36,30 @@ def aligned_schedule(
 ) -> Schedule[GpuTask] | Refusal:
     """A product whose constant bytes are packed anew; refused where they are aligned as they are,
     or may change."""
-    found = _aligned(contract, constants)
-    if found is None:
+    number, kernels, made = len(contract.operands), list[Kernel](), contract
+    for pack in (decoded_scales, _aligned):
+        found = pack(made, constants | set(range(number, number + len(kernels))))
+        if found is not None:
+            made = found[0]
+            kernels.append(found[1])
+    if not kernels:
         return Refusal(f"{contract.name}: no constant bytes of it are out of line")
-    made, packing = found
-    (task, *more) = loop_schedule(packing, machine, f"{name}.packing").tasks
-    number = len(contract.operands)
-    behind, packed = Buffer("operand", number), Buffer("packed", 0)
+    behind = {Buffer("operand", number + i): Buffer("packed", i) for i in range(len(kernels))}
+    packed = [_packed(k, machine, f"{name}.packing{i or ''}") for i, k in enumerate(kernels)]
+    held = constants | {b.index for b in behind}
     for form in (gemv_schedule, tile_schedule) if contract.is_plain else (gemv_schedule,):
-        schedule = form(made, machine, name, constants | {number})
+        schedule = form(made, machine, name, held)
         # one that packs weights itself writes them down decoded: where bytes lie is nothing to it
-        if not isinstance(schedule, Refusal) and not schedule.packed and not more:
-            moved = schedule.moved(lambda b: packed if b == behind else b)
-            weights = PackedWeights(task, packing.results[0].size_bytes)
-            return replace(moved, packed=(weights,))
+        if not isinstance(schedule, Refusal) and not schedule.packed and None not in packed:
+            moved = schedule.moved(lambda b: behind.get(b, b))
+            return replace(moved, packed=tuple(p for p in packed if p is not None))
     return Refusal(f"{contract.name}: no form of product takes its packed weights")
+
+
+def _packed(kernel: Kernel, machine: GpuMachine, name: str) -> PackedWeights[GpuTask] | None:
+    """What a kernel packs, if it is one launch."""
+    task, *more = loop_schedule(kernel, machine, name).tasks
+    return None if more else PackedWeights(task, kernel.results[0].size_bytes)
 
 
 def _aligned(contract: Contract, constants: frozenset[int]) -> tuple[Contract, Kernel] | None:
