@@ -287,15 +287,18 @@ def test_a_byte_is_loaded_once_for_the_weights_in_it() -> None:
 
 
 def test_blocks_out_of_line_are_packed_once() -> None:
-    """Those of q4_0 have 18 bytes; as weights, they are read as whole vectors."""
+    """Those of q4_0 have 18 bytes; as weights, their 16 bytes of codes are read as whole vectors,
+    and their scales are decoded to f32."""
     contract, operands = quantised("gguf_matmul", 3, scheme="q4_0")
     schedule = contraction_schedule(contract, DEPENDENT, "k", frozenset({1}))
-    (packed,) = schedule.packed
-    assert 0 < int(packed.size) - operands[1].size < 3 * 16  # each of three arrays is rounded up
+    scales, codes = (int(packed.size) for packed in schedule.packed)
+    blocks = operands[1].size // 18
+    assert (scales, codes) == (4 * blocks, 16 * blocks)
     (launch,) = schedule.tasks
     assert isinstance(launch, Launch)
     assert "16 neighbours" in launch.note
-    assert [str(b) for b in launch.buffers] == ["operand0", "operand1", "packed0", "result0"]
+    buffers = ["operand0", "operand1", "packed0", "packed1", "result0"]
+    assert [str(b) for b in launch.buffers] == buffers
     check(contract, schedule, operands, [3 * 19], {})
     assert not contraction_schedule(contract, DEPENDENT, "k", frozenset()).packed
 
