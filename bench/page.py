@@ -10,9 +10,9 @@ from bench.table import HEAD, Line, cells, duration, table
 from bench.web import page as webgpu
 
 GOAL = 1.15
+"""Within this of the best peer counts as beside it."""
 SINGLE = ("calls", "startup", "dynamic", "images", "lm_limits")
 """Measurements of rlx alone, with limits."""
-"""Within this of the best peer counts as beside it."""
 
 METHOD = """## Method
 

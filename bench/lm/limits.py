@@ -20,6 +20,7 @@ from typing import Any
 
 import rlx
 from bench.alone import Check, parser, report
+from rlx.lm.slots import Part
 
 REPEATS, STEPS = 5, 300
 ANSWER_TOKENS = 64
@@ -119,8 +120,6 @@ def greedy(path: Path, threads: int) -> list[Check]:
 
 def faults(path: Path, threads: int) -> Check:
     """Page faults of steps at one position, once a few have run."""
-    from rlx.lm.slots import Part
-
     slots = rlx.lm.load(path, context=512, slots=1, threads=threads).decoder
     for count in (8, STEPS):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

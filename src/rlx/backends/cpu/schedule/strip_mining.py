@@ -21,6 +21,7 @@ MAX_STRIPS = 64
 MIN_STRIP = 256
 """Elements of a strip: some cache lines for each worker, and many vectors for each loop."""
 MAX_FREE_STRIP = 1024
+"""Elements of a strip of a free extent, at most: a short row would have too few longer ones."""
 LANES = 16
 """Strips in multiples of these leave no partial vectors."""
 

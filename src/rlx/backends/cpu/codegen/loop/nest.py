@@ -101,7 +101,8 @@ class LoopNest:
         return self.code.most(count, 1)
 
     def polls(self, axis: Axis, points: int) -> int:
-        """The iterations of a loop between two polls; 0 where units are, which are handed out."""
+        """The iterations of a loop between two polls; 0 for a parallel loop, of which a task runs a
+        short part."""
         if axis in self.context.schedule.parallel:
             return 0
         return self.iterations_per_poll(axis, points)
