@@ -9,7 +9,7 @@ TORCH  := .venv-torch
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad dawn-python wgpu safetensors xgboost-cpu onnxmltools
 
-.PHONY: help test-newcomer setup demo demo-chat demo-web tour test test-thorough test-cpu-matrix test-aarch64 fetch-aarch64 test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules test-serve check bench \
+.PHONY: help test-newcomer setup demo demo-chat demo-web tour test test-thorough test-cpu-matrix test-aarch64 fetch-aarch64 test-newer-python fetch-newer-python test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules test-serve check bench \
         bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs docs-site wheel clean
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
 	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
 	@echo "make test-aarch64   every op's laws on aarch64, by qemu: make fetch-aarch64 fetches a Python for it"
+	@echo "make test-newer-python  native calls in Debian unstable's Python: make fetch-newer-python fetches it"
 	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
 	@echo "make test-rocm      every op's kernels for AMD GPUs: assembled, checked, run on the host"
 	@echo "make test-wgpu      every op's laws and random graphs by WebGPU, on each driver in software"
@@ -105,6 +106,13 @@ test-aarch64: setup
 
 fetch-aarch64: setup
 	$(PY) -m tests.backend.cpu.aarch64 --fetch --check
+
+# The same for the Python of Debian's next release, on x86-64.
+test-newer-python: setup
+	$(PY) -m tests.backend.cpu.newer_python $(ARGS)
+
+fetch-newer-python: setup
+	$(PY) -m tests.backend.cpu.newer_python --fetch --check
 
 # On a device: python -m tests.backend.cuda.all.
 test-gpu: setup

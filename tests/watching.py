@@ -22,7 +22,7 @@ CHECKS = {
 PLAIN = {
     "rlx_model", "asarray", "array", "empty", "zeros", "tobytes", "items", "values", "get",
     "append", "remove", "pop", "update", "isalnum", "index", "upper", "move_to_end",
-    "_abc_instancecheck", "__exit__",
+    "_abc_instancecheck", "__enter__", "__exit__",
     "from_address", "addressof", "frombuffer", "bit_length", "HasField", "WhichOneof",
     "ascontiguousarray", "astype", "reset", "reshape", "startswith", "tolist", "view",
     *dir(builtins),

@@ -181,16 +181,23 @@ class Block(Op):
 def _placing(body: Body, names: Sequence[str]) -> Body:
     """The body on the operands given alone: None stands where `without` names one."""
 
-    @functools.wraps(body)
     def placed(*operands: Any, without: Sequence[str] = (), **attrs: Any) -> Any:
         return body(**dict(zip((n for n in names if n not in without), operands)), **attrs)
 
-    declared = inspect.signature(body)
     extra = inspect.Parameter(WITHOUT, inspect.Parameter.KEYWORD_ONLY, default=())
-    whole = declared.replace(parameters=[*declared.parameters.values(), extra])
-    vars(placed)["__signature__"] = whole
-    placed.__annotations__ = body.__annotations__ | {WITHOUT: "tuple[str, ...]"}
-    return placed
+    parameters = [*inspect.signature(body).parameters.values(), extra]
+    return _declared(placed, body, parameters, {WITHOUT: "tuple[str, ...]"})
+
+
+def _declared(
+    function: Body, body: Body, parameters: Sequence[inspect.Parameter], more: Mapping[str, Any]
+) -> Body:
+    """`function`, which stands for `body`, with other parameters and `more` annotations. That of
+    Python 3.14's functools copies no annotations that were assigned."""
+    functools.update_wrapper(function, body)
+    vars(function)["__signature__"] = inspect.Signature(parameters)
+    function.__annotations__ = {**more, **body.__annotations__}
+    return function
 
 
 def sharing(options: Body) -> Callable[[Body], Body]:
@@ -202,15 +209,11 @@ def sharing(options: Body) -> Callable[[Body], Body]:
         kept = [p for p in own if p.kind is not p.VAR_KEYWORD]
         added = [p for p in shared if p.kind is p.KEYWORD_ONLY]
 
-        @functools.wraps(body)
         def shared_body(*operands: Any, **attrs: Any) -> Any:
             how = {p.name: p.default for p in added if p.default is not p.empty}
             return body(*operands, **how | attrs)
 
-        whole = inspect.Signature([*kept, *added])
-        vars(shared_body)["__signature__"] = whole
-        shared_body.__annotations__ = {**options.__annotations__, **body.__annotations__}
-        return shared_body
+        return _declared(shared_body, body, [*kept, *added], options.__annotations__)
 
     return declare
 
@@ -221,13 +224,11 @@ def _fusable(body: Body) -> Body:
     if "policy" not in declared.parameters:
         return body
 
-    @functools.wraps(body)
     def fusable(*operands: Any, **attrs: Any) -> Any:
         return body(*operands, **attrs, policy=FUSABLE)
 
     rest = [p for p in declared.parameters.values() if p.name != "policy"]
-    vars(fusable)["__signature__"] = declared.replace(parameters=rest)
-    return fusable
+    return _declared(fusable, body, rest, {})
 
 
 def results_of(made: Any) -> tuple[Any, ...]:

@@ -8,23 +8,19 @@ on the real machine. Nothing is installed: `--fetch` fills the folder, and only 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import lzma
-import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 from tests.backend.cpu.laws import CLAIMED
+from tests.debian_python import REPO, DebianPython, fetch
 
-REPO = Path(__file__).parents[3]
 FOLDER = REPO / ".aarch64"
 EMULATOR = "qemu-aarch64"
 LAWS = "tests/backend/cpu/test_laws_cpu.py::test_an_op_means_the_same"
@@ -35,112 +31,21 @@ NATIVE = (
 )
 SHARD = 12
 """Tests of one emulated process: so many are worth its start."""
-WHEELS = ("numpy", "ml_dtypes", "llvmlite", "scipy")
-PURE = ("pytest", "hypothesis", "sortedcontainers", "pluggy", "iniconfig", "packaging", "pygments")
-FOLLOWED = re.compile(r"lib|zlib|python3\.")
-"""Dependencies that a Python without a terminal, time zones and mail needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sysroot:
-    """A folder with Python and its packages for aarch64."""
-
-    folder: Path
-
-    @property
-    def python(self) -> Path | None:
-        found = sorted((self.folder / "root/usr/bin").glob("python3.*[0-9]"))
-        return found[-1] if found else None
-
-    def missing(self) -> str | None:
-        if shutil.which(EMULATOR) is None:
-            return f"{EMULATOR} is not installed: apt install qemu-user"
-        if self.python is None or not (self.folder / "packages/numpy").exists():
-            return f"{self.folder} has no Python for aarch64: make fetch-aarch64"
-        return None
-
-    def command(self, *arguments: str) -> list[str]:
-        root, paths = self.folder / "root", [REPO / "src", REPO, self.folder / "packages"]
-        given = {
-            "PYTHONHOME": root / "usr", "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "RLX_CACHE_DIR": self.folder / "cache", "PYTHONDONTWRITEBYTECODE": "",
-        }  # fmt: skip
-        settings = [text for name, value in given.items() for text in ("-E", f"{name}={value}")]
-        return [EMULATOR, "-L", str(root), *settings, str(self.python), *arguments]
+def missing(python: DebianPython) -> str | None:
+    if shutil.which(EMULATOR) is None:
+        return f"{EMULATOR} is not installed: apt install qemu-user"
+    if not python.is_complete:
+        return f"{python.folder} has no Python for aarch64: make fetch-aarch64"
+    return None
 
 
-# -- fetching -------------------------------------------------------------------------------------
-
-
-def fetch(folder: Path) -> None:
-    """Debian's packages of the release and mirror that apt has, and wheels that pip finds."""
-    mirror, release = _mirror()
-    index = lzma.decompress(_read(f"{mirror}dists/{release}/main/binary-arm64/Packages.xz"))
-    known = {r["Package"]: r for r in _records(index.decode())}
-    version = re.findall(r"python3\.\d+", _needs(known["python3-minimal"]))[0]
-    first = [f"{version}-minimal", f"lib{version}-stdlib", "libstdc++6"]
-    for record in _closure(first, known):
-        print(record["Filename"], flush=True)
-        data = _read(mirror + record["Filename"])
-        if hashlib.sha256(data).hexdigest() != record["SHA256"]:
-            raise SystemExit(f"{record['Filename']} is not what its index says.")
-        package = folder / "package.deb"
-        package.parent.mkdir(parents=True, exist_ok=True)
-        package.write_bytes(data)
-        subprocess.run(["dpkg-deb", "-x", package, folder / "root"], check=True)
-        package.unlink()
-    _install(folder / "packages", version.removeprefix("python"))
-
-
-def _mirror() -> tuple[str, str]:
-    form = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(CREATED_BY)"
-    told = subprocess.run(
-        ["apt-get", "indextargets", "--format", form], capture_output=True, text=True, check=True
-    ).stdout
-    for uri, release, component, kind in map(str.split, told.splitlines()):
-        if (component, kind) == ("main", "Packages") and uri.endswith("/debian/"):
-            return uri, release
-    raise SystemExit("apt knows no mirror of Debian.")
-
-
-def _read(address: str) -> bytes:
-    with urlopen(address, timeout=300) as answer:
-        return answer.read()
-
-
-def _records(index: str) -> Iterator[dict[str, str]]:
-    for text in index.split("\n\n"):
-        record = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", text, re.MULTILINE))
-        if record:
-            yield record
-
-
-def _needs(record: dict[str, str]) -> str:
-    return ", ".join(record.get(k, "") for k in ("Depends", "Pre-Depends"))
-
-
-def _closure(first: Sequence[str], known: dict[str, dict[str, str]]) -> Iterator[dict[str, str]]:
-    todo, seen = list(first), set[str]()
-    while todo:
-        name = todo.pop()
-        if name in seen or name not in known:
-            continue
-        seen.add(name)
-        yield known[name]
-        names = [re.split(r"[ :(|]", n.strip())[0] for n in _needs(known[name]).split(",")]
-        todo += [n for n in names if FOLLOWED.match(n)]
-
-
-def _install(target: Path, version: str) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
-    pip += ["--only-binary", ":all:", "--python-version", version, "--implementation", "cp"]
-    for glibc in (17, 27, 28, 34):
-        pip += ["--platform", f"manylinux_2_{glibc}_aarch64"]
-    pip += ["--platform", "manylinux2014_aarch64", "-c", str(REPO / "constraints.txt")]
-    subprocess.run([*pip, *WHEELS, *PURE], check=True)
-
-
-# -- running --------------------------------------------------------------------------------------
+def command(python: DebianPython, *arguments: str) -> list[str]:
+    settings = [
+        text for name, value in python.settings.items() for text in ("-E", f"{name}={value}")
+    ]
+    return [EMULATOR, "-L", str(python.root), *settings, str(python.executable), *arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +57,10 @@ class Outcome:
     is_right: bool
 
 
-def ran(root: Sysroot, tests: Sequence[str]) -> Outcome:
+def ran(python: DebianPython, tests: Sequence[str]) -> Outcome:
     options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
-    command = root.command("-m", "pytest", *options, *tests)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
+    called = command(python, "-m", "pytest", *options, *tests)
+    done = subprocess.run(called, capture_output=True, text=True, cwd=REPO, check=False)
     found = re.search(r"(\d+) passed", done.stdout)
     return Outcome(int(found[1]) if found else 0, done.stdout + done.stderr, done.returncode == 0)
 
@@ -177,19 +82,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("ops", nargs="*", help="ops by name (all that are claimed)")
     args = parser.parse_args(argv)
     if args.fetch:
-        fetch(args.folder)
-    root = Sysroot(args.folder)
-    if why := root.missing():
+        fetch(args.folder, "arm64")
+    python = DebianPython(args.folder)
+    if why := missing(python):
         print(why)
         return 2
-    return 0 if args.check else _report(root, args.ops, args.jobs, args.seconds)
+    return 0 if args.check else _report(python, args.ops, args.jobs, args.seconds)
 
 
-def _report(root: Sysroot, ops: Sequence[str], jobs: int, seconds: float) -> int:
+def _report(python: DebianPython, ops: Sequence[str], jobs: int, seconds: float) -> int:
     end, todo = time.monotonic() + seconds, shards(ops or [o.name for o in CLAIMED])
 
     def one(tests: Sequence[str]) -> Outcome | None:
-        return ran(root, tests) if time.monotonic() < end else None
+        return ran(python, tests) if time.monotonic() < end else None
 
     done: list[Outcome] = []
     with ThreadPoolExecutor(jobs) as pool:
