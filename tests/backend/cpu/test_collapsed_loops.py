@@ -10,8 +10,10 @@ import pytest
 import rlx
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.core.errors import Error
+from rlx.kernel.expr import Kernel
+from rlx.kernel.size_generic import generic
 from tests.backend.cpu.kernels import Batch, Work
-from tests.backend.cpu.test_nests import Build, check_run, data, kernel_of
+from tests.backend.cpu.test_nests import DYNAMIC, NESTS, Build, check_run, data, kernel_of
 
 pytest.importorskip("llvmlite")
 
@@ -19,7 +21,7 @@ from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop.emit import legal
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
-from rlx.backends.cpu.schedule.loop_schedule import check, choose
+from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, choose
 from rlx.backends.cpu.schedule.strip_mining import MIN_STRIP, strip_mined
 
 ops = rlx.ops
@@ -106,3 +108,24 @@ def test_loops_with_work_of_some_of_them_alone_are_not_collapsed() -> None:
     assert len(schedule.parallel) == 1
     with pytest.raises(Error, match="collapsed loops have work of some of them alone"):
         check(replace(schedule, parallel=schedule.order[:2]), kernel)
+
+
+@pytest.mark.parametrize("name", {**NESTS, **DYNAMIC})
+def test_kernels_that_pass_the_caches_have_schedules(name: str) -> None:
+    """Of constant sizes, of named ones, and with names for their numbers, as what runs once has
+    it: buffers of those have constant sizes, and their loops have not."""
+    build, dims_of = {**NESTS, **DYNAMIC}[name]
+    shapes = [rlx.Shape(d) for d in dims_of(48)]
+    for kernel, sizes in _forms(legal(kernel_of(build, *shapes))):
+        batch = Batch([Work(kernel, data(*shapes), sizes)], host(), _past_the_caches)
+        check(batch.schedules[0], batch.kernels[0])
+        for parts in (1, 3):
+            check_run(batch, 0, build, batch.works[0], parts)
+
+
+def _forms(kernel: Kernel) -> list[tuple[Kernel, dict[str, int]]]:
+    return [(kernel, {}), generic(kernel)]
+
+
+def _past_the_caches(kernel: Kernel, machine: CpuMachine) -> Schedule:
+    return choose(kernel, replace(machine, caches=()))

@@ -8,7 +8,7 @@ measured numbers or on the number of workers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlx.core.dim import DimLike, evaluate, is_static, product, symbols_of, upper_bound
 from rlx.core.dtype import DType
@@ -66,6 +66,11 @@ class Schedule:
     accumulators: int = 4
     """Vectors in one step of a fold across a row: each is added to by itself."""
 
+    @property
+    def splits_rows(self) -> bool:
+        """May a task begin in the middle of any row?"""
+        return len(self.parallel) > 1 and self.vector in self.parallel
+
 
 def check(schedule: Schedule, kernel: Kernel) -> None:
     """Raise where the schedule is not one of this kernel's."""
@@ -79,7 +84,7 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
         != schedule.order[: max(len(schedule.parallel), min(1, len(schedule.order)))],
         "its collapsed loops have work of some of them alone": len(schedule.parallel) > 1
         and not _is_whole(kernel, schedule.parallel),
-        "it streams from the middle of rows": len(schedule.parallel) > 1 and schedule.streaming,
+        "it streams from the middle of rows": schedule.splits_rows and schedule.streaming,
         "it splits the rows of its tiles": schedule.tile is not None
         and schedule.vector in schedule.parallel,
         "it keeps what is not computed": not set(schedule.staged) <= set(kernel.nodes),
@@ -109,9 +114,8 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
     vector = _vector_axis(kernel)
     tile = _tile(kernel, vector)
     order = _order(kernel, vector, tile)
-    traffic = _traffic_bytes(kernel)
     rows = _row_folds(kernel, vector) if _is_wide(vector, machine.vector_bytes) else ()
-    return Schedule(
+    made = Schedule(
         order=order,
         vector=vector,
         unroll=_copies(_work(kernel, vector, None)),
@@ -121,8 +125,8 @@ def choose(kernel: Kernel, machine: Machine) -> Schedule:
         tile=tile,
         row_accumulators=rows,
         row_step=1 if vector is None or _is_short(vector) else ROW_STEP,
-        streaming=traffic is not None and traffic >= 2 * machine.cache_bytes,
     )
+    return replace(made, streaming=not made.splits_rows and _passes_caches(kernel, machine))
 
 
 def _vector_axis(kernel: Kernel) -> Axis | None:
@@ -349,9 +353,12 @@ def scratch_bytes(schedule: Schedule) -> DimLike:
     return (schedule.vector.extent + SCRATCH_PAD) * (8 * len(schedule.staged))
 
 
-def _traffic_bytes(kernel: Kernel) -> int | None:
+def _passes_caches(kernel: Kernel, machine: Machine) -> bool:
+    """Is what it reads and writes known to be too much for the caches to keep?"""
     sizes = [s.size_bytes for s in (*kernel.operands, *kernel.results)]
-    return sum(s for s in sizes if is_static(s)) if all(map(is_static, sizes)) else None
+    return sum(s for s in sizes if is_static(s)) >= 2 * machine.cache_bytes and all(
+        map(is_static, sizes)
+    )
 
 
 def lanes_of(kernel: Kernel, schedule: Schedule, vector_bytes: int) -> int:
