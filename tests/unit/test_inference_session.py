@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +55,78 @@ def test_a_session_is_used_as_onnxruntimes(path: Path) -> None:
     assert session.executable.threads == 1
 
 
+def test_a_name_that_is_asked_for_twice_is_given_twice(path: Path) -> None:
+    session = rlx.InferenceSession(path)
+    made = session.run(["m", "y", "m"], {"x": X, "n": N})
+    assert [a.tolist() for a in made] == [[-3], [[1, 2]], [-3]]
+    assert len(session.run((), {"x": X, "n": N})) == 2
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_sessions_are_copied_and_pickled(
+    path: Path,
+    copied: Callable[[Any], Any],
+    is_warm: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the import was in the cache or not."""
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+    if is_warm:
+        rlx.InferenceSession(path)
+    session = rlx.InferenceSession(path)
+    other = copied(session)
+    assert other.executable is not session.executable
+    assert other.get_inputs() == session.get_inputs()
+    assert other.get_outputs() == session.get_outputs()
+    assert other.get_inputs()[0].shape == ["batch", 2]
+    assert other.get_providers() == ["CPUExecutionProvider"]
+    assert [a.tolist() for a in other.run(None, {"x": X, "n": N})] == [[[1, 2]], [-3]]
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_model_is_shared_by_copies_and_not_pickled(
+    path: Path, is_warm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+    if is_warm:
+        rlx.load(path)
+    model = rlx.load(path)
+    assert copy.copy(model) is copy.deepcopy(model) is model
+    with pytest.raises(rlx.UnsupportedError, match=r"pickle\.dumps\(rlx\.compile\(model\)\)"):
+        pickle.dumps(model)
+
+
+@pytest.mark.parametrize(
+    ("providers", "unavailable"),
+    [
+        ([], []),
+        (("CPUExecutionProvider",), []),
+        ([("CPUExecutionProvider", {"arena": 1})], []),
+        (["AzureExecutionProvider", "CPUExecutionProvider"], ["Azure"]),
+        (["CPUExecutionProvider", "AzureExecutionProvider"], []),
+        (["foo", "foo", "OpenVINOExecutionProvider"], ["foo", "OpenVINO"]),
+    ],
+)
+def test_providers_that_cannot_run_are_one_warning_each(
+    path: Path, providers: Any, unavailable: list[str]
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session = rlx.InferenceSession(path, providers=providers)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert session.executable.backend.name == "cpu"
+    told = [str(w.message) for w in caught]
+    assert len(told) == len(unavailable)
+    assert all(f"{n}" in t and "cannot run here" in t for n, t in zip(unavailable, told))
+    assert all(w.filename == __file__ for w in caught)
+
+
 def test_a_program_and_bytes_make_sessions(path: Path, tmp_path: Path) -> None:
     session = rlx.InferenceSession(path.read_bytes())
     session.executable.save(tmp_path / "m.rlx")
@@ -78,7 +154,16 @@ def test_what_is_not_offered_names_what_is(path: Path, call: Any, told: str) -> 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"providers": ["FooExecutionProvider"]}, "there is no provider 'FooExecutionProvider'"),
+        ({"providers": [5]}, "a provider is 5. Give its name"),
+        (
+            {"providers": [("CPUExecutionProvider",)]},
+            r"its name, or \(name, dict of options\)",
+        ),
+        ({"providers": 5}, "providers is 5. Give a list"),
+        (
+            {"providers": ["CPUExecutionProvider"], "provider_options": []},
+            "provider_options is .* a dict for each",
+        ),
         ({"providers": "CPUExecutionProvider"}, r"Give a list such as \['CPUExecutionProvider'\]"),
         ({"sess_options": 5}, "intra_op_num_threads"),
     ],

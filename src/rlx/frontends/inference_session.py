@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ PROVIDERS = {
     "MIGraphXExecutionProvider": "rocm", "CoreMLExecutionProvider": "metal",
     "WebGpuExecutionProvider": "wgpu",
 }  # fmt: skip
-"""What onnxruntime calls a device → the target that runs on it."""
+"""What onnxruntime calls a device → the target that runs on it. Others cannot run."""
+DEFAULT_PROVIDER = "CPUExecutionProvider"
 _KINDS = {
     "f32": "float", "f64": "double", "f16": "float16", "bf16": "bfloat16", "bool": "bool",
     "c64": "complex64", "c128": "complex128",
@@ -42,8 +44,9 @@ class NodeArg:
 
 @public_class
 class InferenceSession:
-    """A compiled model with onnxruntime's calls. `providers` choose the target, the first that is
-    here; of `sess_options` the number of threads counts (`intra_op_num_threads`)."""
+    """A compiled model with onnxruntime's calls. `providers` choose the target, the first that can
+    run here, else the CPU, with a warning for each that cannot; of `sess_options` the number of
+    threads counts (`intra_op_num_threads`)."""
 
     def __init__(
         self,
@@ -53,14 +56,16 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **ignored: Any,
     ) -> None:
-        del provider_options, ignored
+        del ignored
         threads = _threads(sess_options)
-        self._provider = _provider(providers)
+        self._provider = _provider(providers, provider_options)
         found = load(path_or_bytes, threads=threads)
         self._exe: Any = found
         if not isinstance(found, Executable):
             self._exe = Session(PROVIDERS[self._provider], threads=threads).compile(found)
         self._model = found if isinstance(found, Model) else None
+        self._stated: dict[str, list[NodeArg]] = {}
+        """Inputs and outputs, once they were asked for: the file is parsed for their dims."""
 
     @property
     def executable(self) -> Any:
@@ -73,18 +78,21 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: Any = None,
     ) -> list[Array]:
-        """The outputs of these names, or all, in a list."""
+        """The outputs of these names, or all, in a list; a name that is there twice, twice."""
         del run_options
-        is_all = output_names is None or (isinstance(output_names, list) and not output_names)
-        return list(self._exe.run(input_feed, None if is_all else output_names).values())
+        is_all = output_names is None or (
+            isinstance(output_names, list | tuple) and not output_names
+        )
+        made = self._exe.run(input_feed, None if is_all else output_names)
+        return list(made.values()) if is_all else [made[n] for n in output_names or ()]
 
     def get_inputs(self) -> list[NodeArg]:
         """Name, shape and type of each input."""
-        return self._args(self._exe.inputs, "input")
+        return list(self._args(self._exe.inputs, "input"))
 
     def get_outputs(self) -> list[NodeArg]:
         """Name, shape and type of each output."""
-        return self._args(self._exe.outputs, "output")
+        return list(self._args(self._exe.outputs, "output"))
 
     def get_providers(self) -> list[str]:
         """The provider that runs it."""
@@ -106,6 +114,21 @@ class InferenceSession:
         del iobinding, run_options
         return self.io_binding()
 
+    def __copy__(self) -> InferenceSession:
+        """The same programs and weights; `set_params` of one is not the other's."""
+        made = _restored(copy.copy(self._exe), self._provider, self._stated)
+        made._model = self._model
+        return made
+
+    def __deepcopy__(self, memo: Any) -> InferenceSession:
+        """Nobody changes a program or weights in memory: they are shared."""
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its executable is, without the model's file."""
+        stated = {"input": self.get_inputs(), "output": self.get_outputs()}
+        return _restored, (self._exe, self._provider, stated)
+
     def __getattr__(self, name: str) -> Any:
         raise UnknownCall(
             f"rlx.InferenceSession has no {name!r}. It has run, get_inputs, get_outputs and "
@@ -114,8 +137,17 @@ class InferenceSession:
 
     def _args(self, shapes: Mapping[str, Shape | None], kind: str) -> list[NodeArg]:
         """As the file declares them, where there is one: names of dims are the file's."""
-        declared = {} if self._model is None else _declared(self._model, kind)
-        return [declared.get(n) or _arg(n, s) for n, s in shapes.items()]
+        if kind not in self._stated:
+            declared = {} if self._model is None else _declared(self._model, kind)
+            self._stated[kind] = [declared.get(n) or _arg(n, s) for n, s in shapes.items()]
+        return self._stated[kind]
+
+
+def _restored(exe: Any, provider: str, stated: Mapping[str, list[NodeArg]]) -> InferenceSession:
+    """The session of an executable that was copied or pickled."""
+    made = object.__new__(InferenceSession)
+    made._exe, made._provider, made._model, made._stated = exe, provider, None, dict(stated)  # pyright: ignore[reportPrivateUsage]
+    return made
 
 
 def _declared(model: Model, kind: str) -> dict[str, NodeArg]:
@@ -156,18 +188,42 @@ def _threads(options: Any) -> int | None:
     return count or None
 
 
-def _provider(providers: Any) -> str:
-    """The first that can run here; those that cannot are named in a warning."""
+def _provider(providers: Any, options: Any) -> str:
+    """The first that can run here, or the CPU; those before it are named in warnings."""
     if providers is None:
-        return "CPUExecutionProvider"
-    if isinstance(providers, str) or not isinstance(providers, Sequence) or not providers:
-        raise Error(f"providers is {providers!r}. Give a list such as ['CPUExecutionProvider'].")
-    for given in providers:
-        name = given[0] if isinstance(given, tuple) and given else given
-        if name not in PROVIDERS:
-            raise Error(f"there is no provider {name!r}. Use one of: {', '.join(PROVIDERS)}.")
-        missing = find_backend(PROVIDERS[name]).missing()
+        return DEFAULT_PROVIDER
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise Error(f"providers is {providers!r}. Give a list such as ['{DEFAULT_PROVIDER}'].")
+    given: list[Any] = list(providers)
+    if options is not None and not _are_options(options, len(given)):
+        raise Error(f"provider_options is {options!r}. Give a list with a dict for each provider.")
+    for name in dict.fromkeys(map(_name_of, given)):
+        missing = _why_missing(name)
         if missing is None:
             return name
-        warn_user(f"{name} cannot run here: {missing.reason}")
-    raise Error(f"none of the providers can run here: {providers!r}. Use 'CPUExecutionProvider'.")
+        warn_user(f"{name} cannot run here: {missing}")
+    return DEFAULT_PROVIDER
+
+
+def _are_options(options: Any, count: int) -> bool:
+    is_list = isinstance(options, list | tuple)
+    return is_list and len(options) == count and all(isinstance(o, dict) for o in options)  # pyright: ignore
+
+
+def _name_of(provider: Any) -> str:
+    """A provider is its name, or that and a dict of options."""
+    match provider:
+        case str():
+            return provider
+        case (str() as name, dict()) if isinstance(provider, tuple):
+            return name
+        case _:
+            raise Error(f"a provider is {provider!r}. Give its name, or (name, dict of options).")
+
+
+def _why_missing(provider: str) -> str | None:
+    """Why a provider cannot run here; None where it can."""
+    if provider not in PROVIDERS:
+        return f"rlx has no target for it, but for {', '.join(PROVIDERS)}"
+    missing = find_backend(PROVIDERS[provider]).missing()
+    return None if missing is None else missing.reason

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from rlx.core.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from rlx.ir.mir import Graph
@@ -44,3 +46,16 @@ class Bundle(ABC):
         self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
     ) -> Any:
         """What `Session.compile` gives for it; `params` replace weights of its own."""
+
+    def __copy__(self) -> Self:
+        """Nobody changes a model."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError(
+            f"{self.name}: a loaded model cannot be pickled. Pickle the path or the bytes of its "
+            "file, or what was compiled: pickle.dumps(rlx.compile(model))."
+        )
