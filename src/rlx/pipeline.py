@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlx.core.dim import Dim
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError
 from rlx.core.files import path_of
 from rlx.core.intervals import whole
 from rlx.core.public_calls import public_class
@@ -351,9 +351,8 @@ def _given(value: T, wanted: type[T]) -> T:
 def _require_same_interface(run: Pass, before: Graph, after: Graph) -> None:
     """Inputs, params and outputs are the user's: no pass adds, drops or reorders them."""
     if _interface(before) != _interface(after):
-        raise Error(
-            f"{before.name}: the pass {run.__name__} changed inputs, params or outputs. "
-            "This is a bug of rlx: please report it."
+        raise InternalError(
+            f"{before.name}: the pass {run.__name__} changed inputs, params or outputs"
         )
 
 

@@ -18,6 +18,7 @@ import rlx
 from rlx.__main__ import main
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.cli.app import VERBS
+from rlx.core.errors import InternalError
 from rlx.cost.calibrate import Numbers
 from rlx.runtime.doctor import TargetState
 
@@ -184,6 +185,35 @@ def test_check_names_the_node_that_makes_no_sense(capsys: pytest.CaptureFixture[
     nodes = [helper.make_node("Transpose", ["x"], ["y"], "turn", perm=[5])]
     assert main(["check", saved(nodes, [], [4], [4])]) == 1
     assert "'turn'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [InternalError("a loop comes twice"), KeyError("loop")])
+def test_a_bug_of_rlx_is_no_lack_of_the_target(
+    error: Exception,
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table of nodes stays, and stderr says what went wrong, of which kernel and node."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setenv("RLX_CACHE", "off")
+    monkeypatch.setattr("rlx.backends.cpu.schedule.loop.check", broken)
+    assert main(["check", model]) == 1
+    out, err = capsys.readouterr()
+    assert "cannot run on cpu: compiling it meets a bug of rlx\nof 2 nodes, 2 run by native" in out
+    assert "not supported" not in out
+    assert "This is a bug of rlx: please report it." in err
+    assert err.count("\n") == 1
+    if isinstance(error, InternalError):
+        assert "a loop comes twice" in err
+        assert "at onnx product" in err
+    assert main(["check", model, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["is_bug"], found["counts"]["missing"]) == (False, True, 0)
+    assert "loop" in found["failure"]
 
 
 def test_run_on_files(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

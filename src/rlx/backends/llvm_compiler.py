@@ -17,7 +17,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-from rlx.core.errors import Error
+from rlx.core.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Compiler:
         with ffi.OutputString() as error:
             made = _unlocked("LLVMPY_TargetMachineEmitToMemory")(self.machine, module, 1, error)
             if not made:
-                raise Error(f"LLVM makes no code of what rlx wrote for it; report this. {error}")
+                raise InternalError(f"LLVM makes no code of what rlx wrote for it: {error}")
         try:
             start, size = ffi.lib.LLVMPY_GetBufferStart(made), ffi.lib.LLVMPY_GetBufferSize(made)
             return ctypes.string_at(start, size)
@@ -103,5 +103,5 @@ def _parsed(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef) ->
     except RuntimeError as error:
         if module:
             module.close()  # before its context is freed
-        raise Error(f"rlx wrote LLVM text that is wrong; report this. {error}") from None
+        raise InternalError(f"rlx wrote LLVM text that is wrong: {error}") from None
     return module

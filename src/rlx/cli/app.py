@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from rlx._version import __version__
-from rlx.core.errors import Error, MisfitError
+from rlx.core.errors import Error, InputError, InternalError
 
 VERBS = (
     "bench", "cache", "calibrate", "chat", "check", "compile", "diff", "doctor", "explain", "fuzz",
@@ -116,10 +116,11 @@ def _failed(error: Exception, arguments: list[str]) -> int:
         traceback.print_exception(error)
         return 1
     known = isinstance(error, Error | OSError)
-    text = str(error) if known else f"{type(error).__name__}: {error}"
-    bug = "" if known else " (a bug of rlx: rlx --traceback … shows where)"
-    print(f"{_who(arguments)}: {_line(text)}{bug}", file=sys.stderr)
-    return 2 if isinstance(error, MisfitError) else 1
+    text = str(error if known else InternalError(f"{type(error).__name__}: {error}"))
+    is_bug = not known or isinstance(error, InternalError)
+    where = " (rlx --traceback … shows where)" if is_bug else ""
+    print(f"{_who(arguments)}: {_line(text)}{where}", file=sys.stderr)
+    return 2 if isinstance(error, InputError) else 1
 
 
 def _who(arguments: list[str]) -> str:

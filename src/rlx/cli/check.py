@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,9 @@ def verb(
         inputs.print_made_up(made)
         if code is not None:
             print(code)
-    return 1 if report.count("missing") else 0
+    if report.bug is not None:
+        raise report.bug
+    return 0 if report.runs else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _examined_file(path: str, goal: _Goal) -> Examined:
     from rlx.cli.models import read_of
     from rlx.frontends.onnx.files import ModelFile
     from rlx.frontends.onnx.model import model_of, reader_of
-    from rlx.frontends.onnx.support_report import Report, dispatched, failed, unknown
+    from rlx.frontends.onnx.support_report import Report, dispatched, unknown
 
     reader = reader_of(ModelFile.open(path))
     missing = unknown(reader)
@@ -130,7 +132,7 @@ def _examined_file(path: str, goal: _Goal) -> Examined:
     except MisfitError:
         raise
     except Error as error:
-        return Report((failed(error),)), model, None, None
+        return Report((), error), model, None, None
     report, code = _compiled(report, read.graph, goal)
     return report, model, made, code
 
@@ -147,7 +149,6 @@ def _compiled(report: Report, graph: Any, goal: _Goal) -> tuple[Report, CodeFact
     from rlx.backends.registry import has_backend
     from rlx.cli.progress import progress
     from rlx.cost.target import Target
-    from rlx.frontends.onnx.support_report import Report, failed
     from rlx.pipeline import CompilePipeline
 
     if report.count("missing"):
@@ -157,8 +158,8 @@ def _compiled(report: Report, graph: Any, goal: _Goal) -> tuple[Report, CodeFact
             if has_backend(goal.target.partition(":")[0]):
                 return report, _generate(graph, goal)
             CompilePipeline(Target.of(goal.target), options=goal.options).compile(graph)
-    except Error as error:
-        return Report((failed(error),)), None
+    except Exception as error:
+        return replace(report, failure=error), None
     return report, None
 
 
@@ -184,7 +185,9 @@ def _facts(path: str, target: str, report: Report, model: Model | None) -> dict[
     return {
         "model": path,
         "target": target,
-        "runs": not report.count("missing"),
+        "runs": report.runs,
+        "failure": str(report.failure or ""),
+        "is_bug": report.bug is not None,
         "static": list(model.static) if model else [],
         "is_static": is_static,
         "why_static": model.why_static if model and is_static else "",
@@ -198,13 +201,15 @@ def _text(path: str, target: str, report: Report, model: Model | None) -> str:
     from rlx.frontends.onnx.support_report import PATHS
 
     counts = ", ".join(f"{report.count(p):,} {MEANING[p]}" for p in PATHS if report.count(p))
-    verdict = "cannot run" if report.count("missing") else "runs"
-    nodes = f"of {counted(len(report.rows), 'node')}, {counts}" if counts else "nothing to compute"
-    lines = [f"{path} {verdict} on {target}: {nodes}"]
+    nodes = [f"of {counted(len(report.rows), 'node')}, {counts}"] if counts else []
+    said = nodes or ["nothing to compute"]
+    if report.failure is not None:
+        said = ["compiling it meets a bug of rlx" if report.bug else f"{report.failure}", *nodes]
+    lines = [f"{path} {'runs' if report.runs else 'cannot run'} on {target}: {said[0]}", *said[1:]]
     if model and model.is_static:
         lines += [f"{PER_CALL.get(d.what, d.what)}: {d.reason}" for d in model.decisions]
     for kind in ("lowered", "host", "missing"):
         rows = report.of(kind)
         lines += [f"{MEANING[kind]}:"] if rows else []
-        lines += [f"  {r.op} {r.name!r}: {r.reason}" if r.op else f"  {r.reason}" for r in rows]
+        lines += [f"  {r.op} {r.name!r}: {r.reason}" for r in rows]
     return "\n".join(lines)

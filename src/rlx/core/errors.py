@@ -19,6 +19,19 @@ class CallError(Error, TypeError):
     """A call with arguments that a public function does not take."""
 
 
+class InternalError(Error):
+    """An inconsistency that rlx finds in its own work: a bug of rlx, not of the model."""
+
+    def __str__(self) -> str:
+        note = "This is a bug of rlx: please report it."
+        text = super().__str__()
+        return text if text.endswith(note) else f"{text.rstrip('.')}. {note}"
+
+
+class InputError(Error):
+    """What a user gave of their own does not do: a file, the size of a dim, an input."""
+
+
 class OutOfMemoryError(Error, MemoryError):
     """More memory is needed than there is."""
 
@@ -27,5 +40,5 @@ class UnsupportedError(Error, NotImplementedError):
     """A valid graph that rlx, or the chosen target, cannot do yet."""
 
 
-class MisfitError(Error):
+class MisfitError(InputError):
     """Inputs that rlx made up do not fit a model; others may: the error says how to give them."""

@@ -17,7 +17,7 @@ import numpy as np
 from rlx.core.attrs import Data
 from rlx.core.dim import is_static
 from rlx.core.dtype import DType
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import InternalError, UnsupportedError
 from rlx.core.shape import Shape
 from rlx.ir.mir import NAMED_LEAVES, Graph, Node, Origin
 from rlx.ops.op import Kind
@@ -228,10 +228,7 @@ def _as_narrow(new: Graph, node: Node, inputs: tuple[Node, ...]) -> Node:
     made = new.node(node.decl, inputs, {k: _attribute(v) for k, v in node.attrs.items()})
     wanted = tuple(map(_narrow_shape, node.shapes))
     if made.shapes != wanted:
-        raise Error(
-            f"{node.label}: in f32 it gives {made.shapes}, not {wanted}. "
-            "This is a bug of rlx: please report it."
-        )
+        raise InternalError(f"{node.label}: in f32 it gives {made.shapes}, not {wanted}")
     return made
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import InternalError, UnsupportedError
 from rlx.core.extent import ceiling
 from rlx.core.public_calls import public_class
 from rlx.ir.extents import growing
@@ -169,7 +169,7 @@ def _legalised(graph: Graph, ctx: Context, wanted: Filter) -> Graph:
             return graph
         graph = _round(graph, chosen, ctx)
     node = next(iter(_to_lower(graph.order(), ctx, wanted)))
-    raise Error(f"{node.label}: its lowering does not end after {MAX_ROUNDS} rounds")
+    raise InternalError(f"{node.label}: its lowering does not end after {MAX_ROUNDS} rounds")
 
 
 def _to_lower(nodes: Iterable[Node], ctx: Context, wanted: Filter) -> dict[Node, str]:
@@ -232,5 +232,5 @@ def _lowered(new: Graph, node: Node, operands: Sequence[Node]) -> tuple[Node, ..
         results = node.decl.lowered(operands, node.attrs, new)
     shapes = tuple(r.shape for r in results)
     if shapes != node.shapes:
-        raise Error(f"{node.label}: its lowering gives {shapes}, not {node.shapes}")
+        raise InternalError(f"{node.label}: its lowering gives {shapes}, not {node.shapes}")
     return results

@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rlx.core.dim import Dim, symbols_of
-from rlx.core.errors import Error, MisfitError, OutOfMemoryError, UnsupportedError
+from rlx.core.errors import (
+    Error,
+    InternalError,
+    MisfitError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from rlx.core.shape import Shape
 from rlx.ops.op import Array
 from rlx.runtime.random_inputs import dims_for, filled, random_inputs, usual_sizes
@@ -74,8 +80,9 @@ def fitting_inputs(
 
 
 def _require_searchable(error: Error, search: _Search) -> None:
-    """Other inputs mend neither what rlx lacks nor what memory does."""
-    if isinstance(error, UnsupportedError | OutOfMemoryError | MisfitError) or not search.made:
+    """Other inputs mend neither a bug, nor what rlx lacks, nor what memory does."""
+    others = InternalError | UnsupportedError | OutOfMemoryError | MisfitError
+    if isinstance(error, others) or not search.made:
         raise error
 
 

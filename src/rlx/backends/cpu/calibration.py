@@ -19,7 +19,7 @@ import numpy as np
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.core.dtype import DType
-from rlx.core.errors import Error
+from rlx.core.errors import InternalError
 from rlx.core.shape import Shape
 from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.machine import DOCUMENTED, CacheLevel
@@ -177,7 +177,7 @@ def _loaded(graph: Graph, threads: int, kernels: int | None = None) -> Callable[
     options = FusionOptions(skip_fusion=True)
     lir = CompilePipeline(backend.target(), options=options).compile(graph).lir
     if kernels is not None and len(lir.plan.schedule) != kernels:
-        raise Error("calibrating: a chain of kernels is not what it should be. Report this.")
+        raise InternalError("calibrating: a chain of kernels is not what it should be")
     program = backend.compile(lir)
     return program.quick(program.prepare({}, None))
 

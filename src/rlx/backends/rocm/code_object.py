@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from rlx.backends import elf
 from rlx.backends.elf import Section, Symbol
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError
 
 EM_AMDGPU = 224
 PAGE = 4096
@@ -77,9 +77,9 @@ class _Linker:
         undefined = [s.name for s in self.symbols[1:] if s.section == 0]
         if more or undefined:
             what = ", ".join([*more, *undefined])
-            raise Error(
+            raise InternalError(
                 f"the code of a kernel has what a code object has no place for: {what}. Generated "
-                "code calls no library and has no memory of its own; report this."
+                "code calls no library and has no memory of its own"
             )
 
     # -- contents --------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class _Linker:
                 case 11:
                     struct.pack_into("<I", made, entry.offset, distance >> 32 & 0xFFFFFFFF)
                 case kind:
-                    raise Error(f"the code of a kernel has a relocation {kind}; report this.")
+                    raise InternalError(f"the code of a kernel has a relocation {kind}")
 
     def _dynamic(self) -> bytes:
         where = self.addresses

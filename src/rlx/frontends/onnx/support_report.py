@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError
 from rlx.frontends.onnx.handlers import handler_of
 from rlx.frontends.onnx.host_steps import HostStep
 from rlx.frontends.onnx.reader import Reader, guarded, name_of
@@ -36,9 +36,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every node of a model."""
+    """Every node of a model, and why it does not run as a whole, if it does not."""
 
     rows: tuple[Row, ...]
+    failure: Exception | None = None
+    """What reading or compiling it met, after which its nodes alone do not say whether it runs."""
+
+    @property
+    def runs(self) -> bool:
+        return not self.count("missing") and self.failure is None
+
+    @property
+    def bug(self) -> Exception | None:
+        """A failure that is rlx's own."""
+        known = isinstance(self.failure, Error) and not isinstance(self.failure, InternalError)
+        return None if known else self.failure
 
     def count(self, path: Path) -> int:
         return sum(r.path == path for r in self.rows)
@@ -94,11 +106,6 @@ def _ways(graph: Graph, context: Context) -> Iterator[tuple[Node, tuple[Path, st
         how = dispatch(node, context)
         path: Path = "missing" if how.path == "unsupported" else how.path
         yield node, ("host", HOST) if node.op == "custom" else (path, how.reason)
-
-
-def failed(error: Error) -> Row:
-    """What went wrong, as a row of its own: the error names the node."""
-    return Row("", "", "missing", str(error))
 
 
 def _domain(node: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlx.core.dim import DimLike, exact_div, is_static, round_up
-from rlx.core.errors import OutOfMemoryError, UnsupportedError
+from rlx.core.errors import InternalError, OutOfMemoryError, UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, measured_in
 from rlx.core.memory_limits import require_memory
 from rlx.cost.target import KernelLimit, Target
@@ -323,8 +323,8 @@ class ProgramBuilder:
     def _select(self, key: object, step: Step) -> None:
         try:
             made = select_step(step, self.library, f"k{len(self.sequences)}")
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(f"{step.node.label}: {error}") from None
+        except (InternalError, OutOfMemoryError) as error:
+            raise type(error)(f"{step.node.label}: {error}") from error
         if isinstance(made, NoKernel):
             self.refused[key] = made
             return

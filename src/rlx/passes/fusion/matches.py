@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlx.core.errors import Error
+from rlx.core.errors import InternalError
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.passes.fusion.graph_facts import Facts
 
@@ -93,7 +93,7 @@ def _open(opened: set[object], match: Match | None, node: Node) -> None:
     """A node that is visited again before it is rewritten is on a cycle."""
     unit = node if match is None else id(match)
     if unit in opened:
-        raise Error(f"{node.label}: a fusion around it forms a cycle. Please report this.")
+        raise InternalError(f"{node.label}: a fusion around it forms a cycle")
     opened.add(unit)
 
 
@@ -105,7 +105,7 @@ def _copy(new: Graph, node: Node, mapped: Mapping[Node, Node]) -> Node:
 
 def _replace(new: Graph, match: Match, node: Node, mapped: dict[Node, Node]) -> None:
     if node not in match.roots:
-        raise Error(f"{node.label}: {match.what} drops a value that is read. Please report this.")
+        raise InternalError(f"{node.label}: {match.what} drops a value that is read")
     passed = dict.fromkeys(o for n in match.removed for o in n.origins)
     with new.scope(*passed, Origin("pass", match.what)):
         made = match.make(*(mapped[e] for e in match.externals))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _field(bits: int, at: int, scale: int = 0) -> Callable[[int, int], int]:
 
     def put(word: int, value: int) -> int:
         if value & ((1 << scale) - 1):
-            raise Error("native code refers to a place that is not aligned; report this.")
+            raise InternalError("native code refers to a place that is not aligned")
         return (word & ~(mask << at)) | ((value >> scale & mask) << at)
 
     return put

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rlx.core.dim import DimLike, evaluate, is_static, product, symbols_of, upper_bound
 from rlx.core.dtype import DType
-from rlx.core.errors import Error
+from rlx.core.errors import InternalError
 from rlx.core.extent import ceiling
 from rlx.cost.machine import Machine
 from rlx.kernel.cost import cost_of
@@ -106,7 +106,7 @@ def check(schedule: Schedule, kernel: Kernel) -> None:
     }
     wrong = [what for what, is_wrong in faults.items() if is_wrong]
     if wrong:
-        raise Error(f"kernel {kernel.name}: the schedule is not for it: {'; '.join(wrong)}.")
+        raise InternalError(f"kernel {kernel.name}: the schedule is not for it: {'; '.join(wrong)}")
 
 
 def choose(kernel: Kernel, machine: Machine) -> Schedule:
