@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain.memory_floor import PART_COLUMNS, floor_of, part_rows, step_text
 from rlx.explain.naming import kernel_title
+from rlx.explain.op_families import FAMILIES, family_of_all
 from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
 from rlx.explain.shapes import sized
 from rlx.explain.text import headline, op_count
 from rlx.explain.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
-from rlx.ops.op import Kind, table
 
 if TYPE_CHECKING:
     from rlx.explain.report import Report, ReportBuffer, ReportDecision, ReportKernel
@@ -25,16 +25,6 @@ SCRIPTS = (
     "base", "state", "tables", "exports", "charts", "layout", "cards", "pane", "details",
     "overview", "graph", "kernels", "memory", "decisions", "roofline", "trace", "search", "start",
 )  # fmt: skip
-KINDS = (
-    "matmuls", "elementwise", "convolutions", "attention", "norms and reductions", "data movement",
-    "FFT, sort, recurrence", "control flow and others",
-)  # fmt: skip
-_KIND_OF = {
-    Kind.CONTRACTION: 0, Kind.ELEMENTWISE: 1, Kind.CONVOLUTION: 2, Kind.ATTENTION: 3, Kind.ROW: 4,
-    Kind.REDUCTION: 4, Kind.MOVEMENT: 5, Kind.SPECIAL: 6,
-}  # fmt: skip
-_ANCHORS = (0, 2, 3, 6, 4, 1, 5)
-"""A region is of the kind of its first op in this order."""
 
 
 def page_of(report: Report, trace: Trace | None = None) -> str:
@@ -69,7 +59,7 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
     arena = [b for b in report.buffers if b.space == "arena"]
     return {
         **_head(report),
-        "kinds": KINDS,
+        "kinds": FAMILIES,
         "kernels": [_kernel(report, k, shown(k.shape), sources, touching) for k in report.kernels],
         "graph": kernel_graph(report),
         "model": source_graph(report),
@@ -180,16 +170,6 @@ def _cache(number: int, report: Report) -> str:
 # -- kernels --------------------------------------------------------------------------------------
 
 
-def _kind(op: str) -> int:
-    row = table().get(op)
-    return _KIND_OF.get(row.kind, 7) if row else 7
-
-
-def _kind_of(kernel: ReportKernel) -> int:
-    kinds = {_kind(op) for op in (kernel.ops or (kernel.op,))}
-    return next((a for a in _ANCHORS if a in kinds), 7)
-
-
 def _kernel(
     report: Report,
     kernel: ReportKernel,
@@ -200,7 +180,7 @@ def _kernel(
     own = dict.fromkeys(i for name in kernel.where for i in touching.get(name, ()))
     took = kernel.measured
     return {
-        "title": kernel_title(kernel), "op": kernel.op, "kind": _kind_of(kernel),
+        "title": kernel_title(kernel), "op": kernel.op, "kind": family_of_all(kernel.ops or (kernel.op,)),
         "ops": kernel.ops, "where": kernel.where, "shape": shape,
         "formula": kernel.shape if kernel.shape != shape else "", "phase": kernel.phase,
         "bytes": kernel.bytes, "flops": kernel.flops, "predicted_ns": kernel.predicted_ns,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlx.explain.naming import layers_of
+from rlx.explain.op_families import family_of
 from rlx.explain.report import NOT_NAMES
 from rlx.explain.shapes import sized
 
@@ -81,9 +82,15 @@ def source_graph(report: Report) -> dict[str, Any]:
     ends = [(a, b, shown(shape)) for a, b, shape in _ends(report, own, key)]
     return {
         "nodes": [
-            {"op": n.op, "shape": shapes[n.id], "names": where, "layer": layer}
+            {
+                "op": n.op,
+                "shape": shapes[n.id],
+                "names": where,
+                "layer": layer,
+                "kind": family_of(n.op),
+            }
             for n, where, layer in zip(own, names, layers_of(names))
-        ],
+        ],  # fmt: skip
         "edges": [*dict.fromkeys(edges), *ends],
     }
 
