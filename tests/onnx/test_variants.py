@@ -173,3 +173,11 @@ def test_what_is_said_of_calls_to_come_is_checked() -> None:
         exe.warmup([{"h": 4}])
     with pytest.raises(Error, match="Give a dict"):
         exe.warmup(["x"])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Error, match=r"input 'x' .* is given as \[1, 3, 5, 9\]"):
+        exe.warmup([{"x": (np.int64(1), 3, np.int64(5), 9)}])
+    with pytest.raises(Error, match="dim h cannot be '4'"):
+        exe.warmup([{"h": "4", "w": 4}])
+    by_both = by_value()
+    with pytest.raises(Error, match=r"input 's' is .* and is given as \[3\]"):
+        by_both.warmup([{"x": (6,), "s": np.array([1, 2, 3])}])
+    assert by_both.programs == ()

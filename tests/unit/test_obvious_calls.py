@@ -86,6 +86,57 @@ def test_the_error_names_the_call_that_works(call: Any, told: str) -> None:
         call()
 
 
+def rows() -> rlx.Executable:
+    g = rlx.Graph("rows")
+    g.set_outputs([g.input("x", [rlx.Dim("n", 0, 1 << 50), 3]) + 1.0])
+    return rlx.compile(g, "reference")
+
+
+WRONG_CALLS: list[tuple[Any, str]] = [
+    (None, "calls is None. Give a list of dicts"),
+    (3, "calls is 3. Give a list of dicts"),
+    ({"n": 3}, "calls is .* Give a list of dicts"),
+    ([3], "rows: a call is 3. Give a dict"),
+    ([{"n": -1}], "rows: dim n cannot be -1"),
+    ([{"n": "5"}], "rows: dim n cannot be '5'"),
+    ([{"n": None}], "rows: dim n cannot be None"),
+    ([{"n": 1.5}], "rows: dim n cannot be 1.5"),
+    ([{"n": 2**62}], "rows: .*more than 2^63 bytes"),
+    ([{"n": 2**50}], "input 'x', .* takes .* bytes, and this machine has"),
+    ([{"n": 2**50 + 1, "x": (0, 3)}], r"is f32\[n, 3\] at n=.*, and is given as \[0, 3\]"),
+    ([{"x": (1 << 51, 3)}], "input 'x', .* takes .* bytes, and this machine has"),
+    ([{"x": (5, 4)}], r"rows: input 'x' is f32\[n, 3\], and is given as \[5, 4\]"),
+    ([{"x": (5,)}], r"rows: input 'x' is f32\[n, 3\], and is given as \[5\]"),
+    ([{"x": "a"}], r"rows: input 'x' is given as 'a'. Give its shape, x=\(…\), or an array"),
+    ([{"x": None}], "rows: input 'x' is given as None"),
+    ([{"x": (1.5, 3)}], r"rows: input 'x' is given as \(1.5, 3\)"),
+    ([{"x": np.zeros((2, 3))}], r"Cast it: x\.astype\('float32'\)"),
+    ([{"x": np.zeros((2, 4), np.float32)}], r"and is given as \[2, 4\]"),
+]
+
+
+@pytest.mark.parametrize(("calls", "told"), WRONG_CALLS)
+def test_calls_that_are_described_are_checked(calls: Any, told: str) -> None:
+    """Also where one program serves all sizes, and there is nothing to compile."""
+    with pytest.raises(rlx.Error, match=told.replace("^", r"\^")):
+        rows().warmup(calls)
+
+
+def test_sizes_are_what_python_takes_for_an_index() -> None:
+    rows().warmup(iter([{"n": np.int64(3)}, {"x": (np.int32(5), 3)}, {"x": [0, 3]}, {"n": 4}]))
+    rows().warmup([{"x": np.zeros((2, 3), np.float32)}, {"x": Foreign(np.zeros((2, 3), "f4"))}])
+
+
+def test_one_array_is_the_one_input_and_not_its_rows() -> None:
+    x = np.ones((2, 3), np.float32)
+    exe = rows()
+    assert exe.sizes(x) == exe.sizes([x]) == exe.sizes({"x": x}) == {"n": 2}
+    assert exe.arrays(Foreign(x))[0].tolist() == x.tolist()
+    assert rlx.compile(exe.source, "cpu").profile(x, seconds=0.001).kernels
+    with pytest.raises(rlx.Error, match=r"two: takes 2 inputs \(x, y\), got 1\."):
+        EXE.arrays(np.ones((2, 3), np.float32))
+
+
 def test_an_input_called_out_is_given_by_position_or_by_run() -> None:
     g = rlx.Graph("g")
     g.set_outputs([g.input("out", rlx.Shape([2])) + 1.0])

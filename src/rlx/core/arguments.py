@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
+from rlx.core.arrays import is_array
 from rlx.core.errors import Error, GraphError
 from rlx.core.intervals import whole
 from rlx.core.public_calls import marked_public, raise_misuse
@@ -84,9 +85,13 @@ PATH = Kind("a path that is not empty and has no NUL in it: a string or an os.Pa
 SEVERAL = Kind(
     "a list or another iterable", lambda v: isinstance(v, Iterable) and not isinstance(v, str)
 )
+CALLS = Kind(
+    "a list of dicts, one for each call",
+    lambda v: isinstance(v, Iterable) and not isinstance(v, str | bytes | Mapping),
+)
 INPUTS = Kind(
-    "a list of arrays, or a dict of them by name",
-    lambda v: isinstance(v, Mapping | list | tuple) or hasattr(v, "__array__"),
+    "an array, a list of arrays, or a dict of them by name",
+    lambda v: isinstance(v, Mapping | list | tuple) or is_array(v),
 )
 
 

@@ -27,6 +27,14 @@ def _exchanged(value: Any) -> np.ndarray[Any, Any]:
         return numpy_array(value.__dlpack__())
 
 
+def is_array(value: Any) -> bool:
+    """NumPy's, or of another library that offers DLPack or `__array__`; their classes are not."""
+    return isinstance(value, np.ndarray) or (
+        not isinstance(value, type)
+        and (hasattr(value, "__dlpack__") or hasattr(value, "__array__"))
+    )
+
+
 def as_array(value: Any, what: str, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """`value` as a NumPy array, without a copy where it offers DLPack. 8-bit floats, which rlx
     stores but does not compute with, are widened to the dtype that is declared: that is exact."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rlx.core.arguments import COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, takes
+from rlx.core.arguments import CALLS, COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, takes
 from rlx.core.arrays import as_array
 from rlx.core.dim import symbols_of
 from rlx.core.public_calls import public_class
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from rlx.pipeline import CompileResult
     from rlx.runtime.state_session import StateSession
 
-Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
-"""Arrays by name, or in order."""
+Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any] | Any"
+"""Arrays by name, or in order, or the one that there is."""
 
 
 @public_class
@@ -257,8 +257,10 @@ class Executable(NamedCalls):
         return [as_array(a, f"input {n!r}") for n, a in zip(self.inputs, self._ordered(inputs))]
 
     def _ordered(self, inputs: Inputs) -> tuple[Any, ...]:
-        is_named = isinstance(inputs, Mapping)
-        return self._in_order((), inputs) if is_named else self._counted(tuple(inputs))
+        """One array is the one input, not its rows those of several."""
+        if isinstance(inputs, Mapping):
+            return self._in_order((), inputs)
+        return self._counted(tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,))
 
     def sizes(self, inputs: Inputs) -> dict[str, int]:
         """The sizes of named dims that these inputs have."""
@@ -280,24 +282,23 @@ class Executable(NamedCalls):
                 return self, arrays
         return self._variants.settled(given)
 
+    @takes(calls=CALLS)
     def warmup(self, calls: Iterable[Mapping[str, Any]]) -> None:
         """Compile now what calls will need: for each a dict of the shapes of inputs, of arrays
         where values count, or of the sizes of named dims, such as
         `exe.warmup([{"height": 320, "width": 640}, {"images": (1, 3, 31, 31)}])`. Where one program
-        serves all sizes, nothing is to be done."""
+        serves all sizes, they are checked, and nothing else is to be done."""
         for call in calls:
-            if not isinstance(call, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise self._error(f"a call is {call!r}. Give a dict of shapes, arrays or sizes.")
             given = described_inputs(self.name, self.inputs, call)
-            if self._loaded is None or not self._loaded.is_in_range(self.arrays(given)):
-                self._outside(given).prepare(given)
-
-    def _outside(self, given: Sequence[Any]) -> Variants:
-        """What serves sizes that the program does not; where nothing does, the error says why."""
-        if self._variants is None:
-            self.loaded.sizes(self.arrays(given))
-            raise self._error("it is one program, and these sizes are outside of its range.")
-        return self._variants
+            try:
+                if self._loaded is not None:
+                    self._loaded.check(self.arrays(given))
+                    continue
+            except OutOfRange:
+                if self._variants is None:
+                    raise
+            assert self._variants is not None
+            self._variants.prepare(given)
 
     def _last(self) -> Executable:
         """Itself, or the program that was used last."""

@@ -142,6 +142,10 @@ class LoadedProgram:
             return True
         return True
 
+    def check(self, arrays: Sequence[Array]) -> None:
+        """Are these inputs of the declared dtypes, and of dims that it was compiled for?"""
+        self.interface.checked(arrays, self.sizes(arrays))
+
     # -- weights -------------------------------------------------------------------------------
 
     def set_params(self, params: Mapping[str, Any]) -> None:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.core.arrays import as_array
-from rlx.core.dim import Dim, symbols_of
-from rlx.core.errors import Error
-from rlx.core.shape import Shape
+from rlx.core.arrays import as_array, is_array
+from rlx.core.dim import Dim, DimLike, substitute, symbols_of
+from rlx.core.errors import Error, GraphError
+from rlx.core.intervals import whole
+from rlx.core.memory_limits import require_memory
+from rlx.core.shape import DimBinding, Shape
 from rlx.ops.op import Array
 from rlx.runtime.named_calls import listed
 
@@ -230,45 +232,84 @@ def _is_bound(declared: Shape | None, shape: Shape, sizes: Mapping[str, int]) ->
 # -- calls that are described ----------------------------------------------------------------------
 
 
-def described_inputs(
-    name: str, declared: Mapping[str, Shape | None], call: Mapping[str, Any]
-) -> tuple[Any, ...]:
+def described_inputs(name: str, declared: Mapping[str, Shape | None], call: Any) -> tuple[Any, ...]:
     """Inputs for a call of which shapes of inputs, arrays, or sizes of named dims are said: zeros
-    where only the shape is."""
+    where only the shape is, which take no memory."""
+    if not isinstance(call, Mapping):
+        raise Error(f"{name}: a call is {call!r}. Give a dict of shapes, arrays or sizes.")
+    given: Mapping[Any, Any] = call
     shapes = [s for s in declared.values() if s is not None]
     symbols = {d.name for s in shapes for d in symbols_of(s.dims)}
-    for key in call:
+    for key in given:
         if key not in declared and key not in symbols:
             known = listed([*declared, *sorted(symbols)])
             raise Error(f"{name}: there is no input or named dim {key!r}. It has: {known}.")
-    sizes = {k: int(v) for k, v in call.items() if k in symbols and k not in declared}
-    return tuple(_described(name, n, s, call, sizes) for n, s in declared.items())
+    try:
+        sizes = DimBinding({k: v for k, v in given.items() if k not in declared}).sizes
+        return tuple(_described(n, s, given, sizes) for n, s in declared.items())
+    except GraphError as error:
+        raise Error(f"{name}: {error}") from None
 
 
 def _described(
-    name: str, key: str, shape: Shape | None, call: Mapping[str, Any], sizes: Mapping[str, int]
+    key: str, declared: Shape | None, call: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> Any:
-    given = call.get(key)
-    is_shape = isinstance(given, tuple | list) and all(type(d) is int for d in given)
-    if given is not None and not is_shape:
+    given: Any = call.get(key)
+    is_list = isinstance(given, tuple | list)
+    is_shape = is_list and all(whole(d) is not None for d in given)  # pyright: ignore
+    if declared is None:
+        if key not in call:
+            raise GraphError(f"the model states no shape of input {key!r}. Give an array of it.")
         return given
-    if shape is None:
-        raise Error(f"{name}: the model states no shape of input {key!r}. Give an array of it.")
-    dims = tuple(given) if given is not None else _dims(name, key, shape, sizes)
-    return np.zeros(dims, shape.dtype.numpy)
+    if key not in call or is_shape:
+        shape = Shape(given if is_shape else _dims(key, declared, sizes), declared.dtype)
+        _check_dims(key, declared, shape.static_dims, sizes)
+        return _zeros(key, shape)
+    if is_list or not (is_array(given) or isinstance(given, bool | int | float | complex)):
+        raise GraphError(
+            f"input {key!r} is given as {given!r}. Give its shape, {key}=(…), or an array."
+        )
+    dims: Any = getattr(given, "shape", None)
+    found = as_array(given, f"input {key!r}").shape if dims is None else tuple(dims)
+    _check_dims(key, declared, found, sizes)
+    return given
 
 
-def _dims(name: str, key: str, shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _dims(key: str, shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     found: list[int] = []
     for dim in shape.dims:
         symbol = dim.bound_symbol if isinstance(dim, Dim) else None
-        if symbol is not None and symbol.name in sizes:
-            found.append(sizes[symbol.name])
-        elif isinstance(dim, int):
-            found.append(dim)
-        else:
-            raise Error(
-                f"{name}: nothing says what {dim} of input {key!r} is. Give the shape of the "
-                f"input, {key}=(…), or the sizes of its named dims."
+        is_given = symbol is not None and symbol.name in sizes
+        size = sizes[symbol.name] if is_given else substitute(dim, sizes)  # pyright: ignore
+        if isinstance(size, Dim):
+            raise GraphError(
+                f"nothing says what {dim} of input {key!r} is. Give the shape of the input, "
+                f"{key}=(…), or the sizes of its named dims."
             )
+        found.append(size)
     return tuple(found)
+
+
+def _check_dims(key: str, declared: Shape, dims: Sequence[int], sizes: Mapping[str, int]) -> None:
+    """Fixed dims are as declared, and named ones as stated; in what range those can be, the program
+    knows."""
+    wanted = [_stated(d, sizes) for d in declared.dims]
+    if len(dims) != len(wanted) or any(w not in (None, d) for w, d in zip(wanted, dims)):
+        stated = f" at {_shown(sizes)}" * bool(sizes)
+        raise GraphError(f"input {key!r} is {declared}{stated}, and is given as {list(dims)}.")
+
+
+def _stated(dim: DimLike, sizes: Mapping[str, int]) -> int | None:
+    """The size of a dim; None where it is free."""
+    if not isinstance(dim, Dim):
+        return dim
+    symbol = dim.bound_symbol
+    return None if symbol is None else sizes.get(symbol.name)
+
+
+def _zeros(key: str, shape: Shape) -> Array:
+    require_memory(math.prod(shape.static_dims) * shape.dtype.itemsize, f"input {key!r}, {shape},")
+    try:
+        return np.broadcast_to(np.zeros((), shape.dtype.numpy), shape.static_dims)
+    except ValueError as error:
+        raise GraphError(f"input {key!r} cannot be {shape}: {error}.") from None
