@@ -114,6 +114,15 @@ def test_the_overview_says_what_where_and_when(opened: Opens) -> None:
     assert all(f"encoder.layer.{i}" in layers for i in range(LAYERS))
 
 
+def test_ops_are_counted_alike_everywhere(opened: Opens) -> None:
+    window = opened()
+    ops = window.run("return report.data.facts.find(([n]) => n === 'ops of the model')[1]")
+    assert ops == str(window.run("return report.data.model.nodes.filter((n) => n.isOp).length"))
+    window.run("report.open('Graph')")
+    side = window.run("return document.querySelector('.side h3').textContent")
+    assert f"{ops} ops in the model" in side
+
+
 def test_memory_has_a_legend_and_names(opened: Opens) -> None:
     window = opened("memory")
     window.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.browser.driver import Browser
 from tests.browser.reports import LAYERS, SIZES
+from tests.patience import eventually
 
 Opens = Callable[..., Browser]
 PANES = "const p = report.views.find((v) => v.name === 'Graph').section.panes();"
@@ -112,6 +114,73 @@ def test_colour_is_time_or_kind(opened: Opens) -> None:
     _pick(window, "Colour", "kind")
     assert dict(window.each(".node", fill)) != by_time
     assert "matmuls" in window.run("return document.querySelector('.side .legend').textContent")
+
+
+def _is_shown(window: Browser, script: str, expected: Any) -> bool:
+    return window.run(script) == expected
+
+
+def _scales(window: Browser, mode: str) -> list[float]:
+    shown = ("original", "compiled") if mode == "both" else (mode,)
+    return [window.run(PANES + "return p[arguments[0]].spot.scale", which) for which in shown]
+
+
+@pytest.mark.parametrize("mode", ["compiled", "original", "both"])
+def test_tools_act_on_the_graphs_that_are_shown(opened: Opens, mode: str) -> None:
+    window = opened("graph")
+    window.run("report.choose(3)")
+    _pick(window, "Which graph", mode)
+    for tool in ("Zoom in", "Zoom out", "Fit", "Zoom out"):
+        before = _scales(window, mode)
+        window.each(".tools button", f"(e.ariaLabel ?? e.textContent) === '{tool}' && e.click()")
+        after = _scales(window, mode)
+        grow = {"Zoom in": 1.3, "Zoom out": 1 / 1.3}.get(tool)
+        if grow:
+            assert after == pytest.approx([grow * s for s in before])
+        label = window.run("return document.querySelector('.tools .zoom').textContent")
+        assert [int(part.split()[0]) for part in label.split(" · ")] == pytest.approx(
+            [100 * s for s in after], abs=0.51
+        )
+
+
+def test_ops_of_the_model_are_coloured_by_kind_alone(opened: Opens) -> None:
+    window = opened("graph")
+    _pick(window, "Which graph", "original")
+    window.click("button[title^=Unfold]")
+    colour = "document.querySelector('.tools select[aria-label=Colour]')"
+    assert window.run(f"return [{colour}.value, {colour}.disabled]") == ["kind", True]
+    fills = dict(window.each(".node", "[e.dataset.key, e.style.getPropertyValue('--fill')]"))
+    nodes = window.run("return report.data.model.nodes.map((n) => n.kind)")
+    assert [fills[f"n{i}"] for i in range(len(nodes))] == [f"var(--c{k})" for k in nodes]
+    assert len(set(nodes)) > 1
+    side = window.run("return document.querySelector('.side').textContent")
+    assert "kind of op" in side
+    assert "share" not in side
+
+
+def test_the_graph_and_its_colour_are_in_the_address(opened: Opens) -> None:
+    window = opened("graph")
+    _pick(window, "Which graph", "both")
+    _pick(window, "Colour", "kind")
+    assert "graph=both&colour=kind" in window.run("return location.hash")
+    address = window.run("return location.href")
+    shown = "return [...document.querySelectorAll('.tools select')].map((e) => e.value)"
+    for expected in (["both", "time"], ["compiled", "time"]):
+        window.run("history.back()")
+        eventually(partial(_is_shown, window, shown, expected), f"{expected}")
+    window.open("about:blank")
+    window.open(address)
+    assert window.run(shown) == ["both", "kind"]
+    assert window.run("return document.querySelectorAll('.pane').length") == 2
+
+
+def test_an_input_shows_what_reads_it(opened: Opens) -> None:
+    window = opened("graph")
+    window.each(".node.input", "e.dispatchEvent(new MouseEvent('click'))")
+    assert "value=i" in window.run("return location.hash")
+    side = window.run("return document.querySelector('.side').innerText")
+    assert "Read by kernels" in side
+    assert window.run("return document.querySelectorAll('.node.chosen.input').length") == 1
 
 
 def test_the_model_is_beside_what_it_became(opened: Opens) -> None:

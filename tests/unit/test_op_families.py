@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rlx.explain.op_families import _OF_OP, FAMILIES, family_of, family_of_all
+from rlx.explain.op_families import FAMILIES, LISTED, family_of, family_of_all
 from rlx.ops.op import Kind, table
 
 
 def test_listed_ops_are_in_the_table() -> None:
-    assert _OF_OP.keys() <= table().keys()
-    assert {table()[op].kind for op in _OF_OP} <= {Kind.SPECIAL, Kind.CONTROL}
+    assert LISTED.keys() <= table().keys()
+    assert {table()[op].kind for op in LISTED} <= {Kind.SPECIAL, Kind.CONTROL}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.units import counted, size_text
 from rlx.cost.decision import Decision
@@ -32,17 +33,17 @@ MAIN_SHARE = 0.5
 """An output that takes more of a call's time is what the model is for."""
 
 
-def advise(result: CompileResult, terms: Terms) -> tuple[Advice, ...]:
-    """What the user could change and would notice, the most valuable first."""
+def advise(result: CompileResult, terms: Terms, sizes: Mapping[str, int]) -> tuple[Advice, ...]:
+    """What the user could change and would notice at these sizes, the most valuable first."""
     found = [
         *_outputs(result, terms),
         *_dtypes(result, terms),
         *_doubles(result, terms),
-        *_dims(result),
+        *_dims(result, sizes),
         *_misses(result),
     ]
     least_ns = LEAST_SHARE * sum(_ns(terms, k) for k in _per_call(result))
-    least_bytes = LEAST_SHARE * result.lir.plan.arena_bytes
+    least_bytes = LEAST_SHARE * evaluate(result.lir.plan.arena_formula, sizes)
     worth = [
         a for a in found
         if (a.predicted_ns >= least_ns if a.predicted_ns else a.bytes_saved >= least_bytes)
@@ -154,18 +155,18 @@ def _is_table(kernel: Node, number: int) -> bool:
     return bool(readers) and all(r.op in READS_ROWS and r.inputs[0] is given for r in readers)
 
 
-def _dims(result: CompileResult) -> Iterator[Advice]:
+def _dims(result: CompileResult, sizes: Mapping[str, int]) -> Iterator[Advice]:
     """Fixing named dims: the plan becomes tight."""
     plan, graph = result.lir.plan, result.lir.mir.graph
     if not graph.dynamic_symbols or len(graph.nodes) > MOST_NODES:
         return
-    tight = result.specialize(plan.representative).lir.plan
-    saved = plan.arena_bytes - tight.arena_bytes
+    tight = result.specialize(sizes).lir.plan
+    saved = evaluate(plan.arena_formula, sizes) - tight.arena_bytes
     if saved <= 0:
         return
     names = tuple(d.name for d in graph.dynamic_symbols)
-    sizes = ", ".join(f"{n}={plan.representative[n]}" for n in names)
-    text = f"fix {', '.join(names)} if they never change: at {sizes} the arena shrinks"
+    fixed = ", ".join(f"{n}={sizes[n]}" for n in names)
+    text = f"fix {', '.join(names)} if they never change: at {fixed} the arena shrinks"
     yield Advice("fix_dims", names, text, 0.0, saved, 0)
 
 

@@ -13,12 +13,13 @@ from rlx.backends.base import Backend, Steps
 from rlx.core.dim import evaluate
 from rlx.cost.decision import Decision
 from rlx.cost.machine import Machine
-from rlx.cost.profile import profile_graph_io
+from rlx.cost.profile import profile_plan_io
 from rlx.cost.stable_id import Identities
 from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.explain.advice import advise
 from rlx.explain.ir_lines import line_of, source_of
+from rlx.explain.priced_again import at_sizes
 from rlx.explain.report import (
     NOT_NAMES,
     About,
@@ -57,13 +58,19 @@ def report_of(
     more: Sequence[Decision] = (),
     backend: Backend | None = None,
     code: CodeFacts | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    model: Any = None,
     cached_rows: int | None = None,
 ) -> Report:
     """The report of a compile; `more` are decisions taken before it, such as by a front end.
     `backend` is what runs it, its target's own where none is given; `code` what its compiler says
-    of it; `cached_rows` how many rows caches hold, all where that is not given."""
+    of it. Everything is counted at `sizes` of named dims, or at those that decisions were weighed
+    at, which are priced again for others, of `model` where the result is of the cache;
+    `cached_rows` is how many rows caches hold, all where that is not given."""
     from rlx.explain.kernel_notes import machine_of, steps_of
 
+    result = at_sizes(result, sizes, model)
     lir = result.lir
     terms = Terms(lir.target, sizes=result.options.sizes, cached_rows=cached_rows)
     steps = steps_of(lir, result.options, backend)
@@ -78,7 +85,7 @@ def report_of(
         versions={"rlx": __version__},
         fingerprint=lir.fingerprint,
         graph=lir.mir.graph.digest(),
-        totals=_totals(result, kernels),
+        totals=_totals(result, terms, kernels),
         fusion=_fusion(result),
         phases=_phases(kernels),
         source=tuple(
@@ -91,7 +98,7 @@ def report_of(
         decisions=decisions,
         rules=fired,
         missed_rules=missed,
-        advice=advise(result, terms),
+        advice=advise(result, terms, _sizes(result)),
         cuts=tuple(d.id for d in decisions if d.kind == "cut"),
         code=None if code is None else code.to_dict(),
         machine=machine_of(lir.target.name, backend),
@@ -235,9 +242,9 @@ def _sizes(result: CompileResult) -> dict[str, int]:
     return {**plan.representative, **asked}
 
 
-def _totals(result: CompileResult, kernels: Iterable[ReportKernel]) -> Totals:
+def _totals(result: CompileResult, terms: Terms, kernels: Iterable[ReportKernel]) -> Totals:
     plan = result.lir.plan
-    profile = profile_graph_io(result.lir, target=result.lir.target)
+    profile = profile_plan_io(result.lir, terms)
     calls = [k for k in kernels if k.phase != Phase.PROLOGUE.name.lower()]
     return Totals(
         kernels=len(calls),

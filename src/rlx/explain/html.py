@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain.memory_floor import PART_COLUMNS, floor_of, part_rows, step_text
 from rlx.explain.naming import kernel_title
-from rlx.explain.op_families import FAMILIES, family_of_all
+from rlx.explain.op_families import ANCHORS, FAMILIES, family_of_all
 from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
 from rlx.explain.shapes import sized
 from rlx.explain.text import headline, op_count
@@ -60,6 +60,7 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
     return {
         **_head(report),
         "kinds": FAMILIES,
+        "anchors": ANCHORS,
         "kernels": [_kernel(report, k, shown(k.shape), sources, touching) for k in report.kernels],
         "graph": kernel_graph(report),
         "model": source_graph(report),
@@ -180,7 +181,8 @@ def _kernel(
     own = dict.fromkeys(i for name in kernel.where for i in touching.get(name, ()))
     took = kernel.measured
     return {
-        "title": kernel_title(kernel), "op": kernel.op, "kind": family_of_all(kernel.ops or (kernel.op,)),
+        "title": kernel_title(kernel), "op": kernel.op,
+        "kind": family_of_all(kernel.ops or (kernel.op,)),
         "ops": kernel.ops, "where": kernel.where, "shape": shape,
         "formula": kernel.shape if kernel.shape != shape else "", "phase": kernel.phase,
         "bytes": kernel.bytes, "flops": kernel.flops, "predicted_ns": kernel.predicted_ns,

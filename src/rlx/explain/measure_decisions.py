@@ -23,6 +23,7 @@ from rlx.core.units import counted
 from rlx.cost.decision import Decision
 from rlx.explain.measure_journal import Journal
 from rlx.explain.measured import Measured
+from rlx.explain.priced_again import at_sizes
 from rlx.explain.pricing import Prices, key_of
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
@@ -220,16 +221,11 @@ class Bench:
         return kept, skipped, len(every) - len(skipped) - len(kept)
 
     def decisions(self) -> list[Decision]:
-        """Every decision, priced at the sizes of the inputs: a compile prices named dims at
-        representative ones."""
+        """Every decision, priced at the sizes of the inputs."""
         gains = self.prices.gains_of_splitting(self.splits, self.sizes)
         shared = {n: (is_split, gains[n]) for n, is_split in self.splits.items()}
-        found = decisions_of(self.exe.result, self.sizes, shared)
-        if not self.sizes:
-            return found
-        asked = replace(self.exe.result.options, sizes=self.sizes)
-        again = {d.id: d for d in self._run(asked).decisions}
-        return [replace(d, predicted_ns=again.get(d.id, d).predicted_ns) for d in found]
+        priced = at_sizes(self.exe.result, self.sizes, self._model)
+        return decisions_of(priced, self.sizes, shared)
 
     def _priced(self, members: tuple[Decision, ...]) -> Candidate:
         """All of them reversed, or the first alone where they conflict."""

@@ -108,10 +108,10 @@ MOST_FLAT = 40
 """So many nodes are readable without folding."""
 
 
-def layers_of(where: Sequence[Sequence[str]]) -> list[str]:
+def layers_of(where: Sequence[Sequence[str]], ids: Sequence[int] | None = None) -> list[str]:
     """The layer of each of some nodes, by their names: the part of a path that is numbered and
     repeats most (`encoder.layer.0`); a block as it is. Where no name says so, and there are many,
-    runs of consecutive nodes."""
+    runs of consecutive nodes, called by their ids; by their numbers where they have none."""
     found = [[c for name in names for c in _candidates(name)] for names in where]
     instances: dict[str, set[str]] = {}
     for candidates in found:
@@ -121,7 +121,7 @@ def layers_of(where: Sequence[Sequence[str]]) -> list[str]:
     if any(layers) or len(layers) <= MOST_FLAT:
         return layers
     size = -(-len(layers) // CHUNKS)
-    numbers = [str(i) for i in range(len(layers))]
+    numbers = [str(i) for i in ids or range(len(layers))]
     return [_range(numbers[i // size * size :][:size]) for i in range(len(layers))]
 
 

@@ -30,15 +30,15 @@ _MEMBERS = {
     "selective_scan mamba2 gated_delta_net lfilter sosfilt scan",
 }
 """Of dedicated kernels, whose kind says nothing about their work."""
-_OF_OP = {op: family for family, ops in _MEMBERS.items() for op in ops.split()}
-_ANCHORS = (_MATMULS, _WINDOWS, _ATTENTION, _SEQUENCES, _ROWS, _ELEMENTWISE, _MOVEMENT)
+LISTED = {op: family for family, ops in _MEMBERS.items() for op in ops.split()}
+ANCHORS = (_MATMULS, _WINDOWS, _ATTENTION, _SEQUENCES, _ROWS, _ELEMENTWISE, _MOVEMENT)
 """A region is of the family of its first op in this order."""
 
 
 def family_of(op: str) -> int:
     """Of one op; one that no family lists is among the others."""
-    if op in _OF_OP:
-        return _OF_OP[op]
+    if op in LISTED:
+        return LISTED[op]
     row = table().get(op)
     return _OF_KIND.get(row.kind, _OTHERS) if row else _OTHERS
 
@@ -46,4 +46,4 @@ def family_of(op: str) -> int:
 def family_of_all(ops: Iterable[str]) -> int:
     """Of ops that run as one kernel."""
     found = {family_of(op) for op in ops}
-    return next((a for a in _ANCHORS if a in found), _OTHERS)
+    return next((a for a in ANCHORS if a in found), _OTHERS)

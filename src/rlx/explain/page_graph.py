@@ -14,6 +14,7 @@ from rlx.explain.naming import layers_of
 from rlx.explain.op_families import family_of
 from rlx.explain.report import NOT_NAMES
 from rlx.explain.shapes import sized
+from rlx.explain.text import is_counted, op_count
 
 if TYPE_CHECKING:
     from rlx.explain.report import From, Report, ReportNode, SourceNode
@@ -25,7 +26,7 @@ ONCE = "prologue"
 
 def kernel_graph(report: Report) -> dict[str, Any]:
     """Kernels, inputs and outputs."""
-    layers, shown = layers_of([k.where for k in report.kernels]), sized(report)
+    shown = sized(report)
     inputs = {v.node: f"i{i}" for i, v in enumerate(report.model.inputs)}
     edges: dict[Edge, None] = {}
     for kernel in report.kernels:
@@ -35,7 +36,21 @@ def kernel_graph(report: Report) -> dict[str, Any]:
     for i, value in enumerate(report.model.outputs):
         for maker, _ in _makers(report.nodes, value.node, inputs):
             edges[maker, f"o{i}", shown(value.shape)] = None
-    return {"layers": layers, "edges": list(edges)}
+    return {"layers": _layers(report, list(edges)), "edges": list(edges)}
+
+
+def _layers(report: Report, edges: Sequence[Edge]) -> list[str]:
+    """Of kernels; what runs once is in the layer of the first kernel that reads it."""
+    called = [k for k in report.kernels if k.phase != ONCE]
+    found = layers_of([k.where for k in called], [k.id for k in called])
+    held = {f"k{k.id}": layer for k, layer in zip(called, found)}
+    reader: dict[str, str] = {}
+    for maker, key, _ in edges:
+        reader.setdefault(maker, key)
+    for kernel in reversed(report.kernels):
+        key = f"k{kernel.id}"
+        held.setdefault(key, held.get(reader.get(key, ""), ""))
+    return [held[f"k{k.id}"] for k in report.kernels]
 
 
 def weights_of(report: Report, kernel: int) -> list[str]:
@@ -88,9 +103,11 @@ def source_graph(report: Report) -> dict[str, Any]:
                 "names": where,
                 "layer": layer,
                 "kind": family_of(n.op),
+                "isOp": is_counted(n),
             }
             for n, where, layer in zip(own, names, layers_of(names))
-        ],  # fmt: skip
+        ],
+        "ops": op_count(report),
         "edges": [*dict.fromkeys(edges), *ends],
     }
 

@@ -16,7 +16,7 @@ from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain import memory_floor, naming
 from rlx.explain.memory_floor import PART_COLUMNS, kernel_cells, part_rows, step_text
 from rlx.explain.naming import kernel_title, merged, place_text, template
-from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, Value
+from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, SourceNode, Value
 from rlx.explain.shapes import sized
 
 MOST = 40
@@ -265,7 +265,12 @@ def head(report: Report) -> str:
 
 def op_count(report: Report) -> int:
     """Of the model as it was given, without its inputs, weights and constants."""
-    return sum(n.op not in ("input", "param", "state", "constant") for n in report.source)
+    return sum(map(is_counted, report.source))
+
+
+def is_counted(node: SourceNode) -> bool:
+    """Is it an op, rather than a value that is given?"""
+    return node.op not in ("input", "param", "state", "constant")
 
 
 def headline(report: Report) -> str:

@@ -16,7 +16,7 @@ function wrapped(text, most = WIDEST_LINE) {
 function cardOf(key, title, lines, more) {
   const head = wrapped(title), rest = lines.flatMap((l) => wrapped(l, WIDEST_LINE + 4));
   const w = Math.ceil(Math.max(90, ...head.map((l) => widthOf(l, 12, 600)), ...rest.map((l) => widthOf(l)))) + 2 * PAD;
-  return { key, title, head, rest, w, h: 12 + LINE * (head.length + rest.length), ns: 0, share: 0, kind: 7, members: [], late: false, sort: "card", ...more };
+  return { key, title, head, rest, w, h: 12 + LINE * (head.length + rest.length), ns: 0, share: 0, kind: 7, members: [], late: false, isCounted: false, sort: "card", ...more };
 }
 
 const heat = (share) => (share >= 0.2 ? 5 : share >= 0.1 ? 4 : share >= 0.05 ? 3 : share >= 0.01 ? 2 : share > 0.001 ? 1 : 0);
@@ -30,7 +30,7 @@ function compiledGraph() {
     const name = k.where.length ? lastPart(plainName(namesFirst(k.where)[0])) : "";
     const late = k.phase === "prologue";
     return cardOf(`k${i}`, k.title, [name !== layers[i] ? name : "", late ? "once, when weights are set" : `${time(kernelTime(k))} · ${percent(shareOf(k))}`].filter((l) => l),
-      { kernel: i, ns: late ? 0 : kernelTime(k), share: shareOf(k), kind: k.kind, layer: layers[i], late, label: `${k.title}: ${places(k.where)}` });
+      { kernel: i, ns: late ? 0 : kernelTime(k), share: shareOf(k), kind: k.kind, layer: layers[i], late, isCounted: !late, label: `${k.title}: ${places(k.where)}` });
   });
   return { name: "kernels", unit: "kernel", nodes: [...ends("i"), ...nodes, ...ends("o")], edges: DATA.graph.edges, hasTimes: true };
 }
@@ -38,7 +38,7 @@ function compiledGraph() {
 /** The nodes of the model as it was given. */
 function sourceGraph() {
   const nodes = DATA.model.nodes.map((n, i) => cardOf(`n${i}`, n.op, n.names.length && lastPart(plainName(namesFirst(n.names)[0])) !== n.layer ? [lastPart(plainName(namesFirst(n.names)[0]))] : [],
-    { node: i, layer: n.layer, label: `${n.op}: ${places(n.names)}` }));
+    { node: i, kind: n.kind, layer: n.layer, sort: n.isOp ? "card" : "input", isCounted: n.isOp, label: `${n.op}: ${places(n.names)}` }));
   return { name: "ops", unit: "op", nodes: [...ends("i"), ...nodes, ...ends("o")], edges: DATA.model.edges, hasTimes: false };
 }
 
@@ -74,14 +74,15 @@ function folded(graph, open, hasLate) {
   return { cards: made, edges: [...edges.values()], home };
 }
 
-const layerName = (graph, layer) => (/^\d+(–\d+)?$/.test(layer) ? `${graph.name} ${layer}` : layer);
+const layerName = (graph, layer) => (/^\d+([–…]\d+)?$/.test(layer) ? `${graph.name} ${layer}` : layer);
 
 function layerCard(graph, { key, layer, members }) {
   const ns = members.reduce((s, m) => s + m.ns, 0), share = members.reduce((s, m) => s + m.share, 0);
   const kinds = new Map();
   for (const m of members) kinds.set(m.kind, (kinds.get(m.kind) ?? 0) + m.ns + 1e-9);
-  const kind = [...kinds].sort((a, b) => b[1] - a[1])[0][0];
+  const kind = graph.hasTimes ? [...kinds].sort((a, b) => b[1] - a[1])[0][0] : DATA.anchors.find((f) => kinds.has(f)) ?? 7;
   const name = layerName(graph, layer);
-  const lines = [plural(members.length, graph.unit), ...(graph.hasTimes ? [`${time(ns)} · ${percent(share)}`] : [])];
+  const own = members.filter((m) => m.isCounted).length, once = members.filter((m) => m.late).length;
+  const lines = [[own && plural(own, graph.unit), once && `${count(once)} run once`].filter(Boolean).join(", ") || plural(members.length, "value"), ...(graph.hasTimes ? [`${time(ns)} · ${percent(share)}`] : [])];
   return cardOf(key, `${name} ▸`, lines, { layer, members, ns, share, kind, sort: "layer", label: `${name}, folded: ${lines.join(", ")}. Press to unfold.` });
 }

@@ -27,8 +27,22 @@ const valueName = (key) => ({ k: () => DATA.kernels[key.slice(1)].title, n: () =
 
 function links(side, title, flows) {
   if (!flows.length) return;
-  const link = ([key, shape]) => make("li", {}, /^[kn]/.test(key) ? make("button", { type: "button", class: "link", onclick: () => (key[0] === "k" ? choose(Number(key.slice(1))) : chooseNode(Number(key.slice(1)))) }, valueName(key)) : `${key[0] === "i" ? "input" : "output"} ${valueName(key)}`, ` ${shape}`);
-  side.append(make("h4", {}, title), make("ul", {}, ...flows.slice(0, 40).map(link)));
+  const link = ([key, shape]) => make("li", {}, valueSort(key), make("button", { type: "button", class: "link", onclick: () => chooseKey(key) }, breakable(valueName(key))), ` ${shape}`);
+  side.append(make("h4", {}, title), make("ul", {}, ...flows.slice(0, 40).map(link), flows.length > 40 && make("li", { class: "dim" }, `${flows.length - 40} more`)));
+}
+const valueSort = (key) => ({ i: "input ", o: "output " })[key[0]] ?? "";
+const chooseKey = (key) => ({ k: () => choose(Number(key.slice(1))), n: () => chooseNode(Number(key.slice(1))) })[key[0]]?.() ?? chooseValue(key);
+
+/** An input or output, with what reads or makes it in the graphs that are shown. */
+function valueDetails(side, key) {
+  const [name, formula, shape] = (key[0] === "i" ? DATA.inputs : DATA.outputs)[key.slice(1)];
+  const rows = [["shape", shape], ["as a formula", formula !== shape && formula]].filter(([, v]) => v);
+  side.replaceChildren(make("h3", {}, breakable(name)), make("p", { class: "note" }, valueSort(key)),
+    make("dl", {}, ...rows.flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, v)])));
+  const [title, from, to] = key[0] === "i" ? ["Read by", 0, 1] : ["Written by", 1, 0];
+  for (const [graph, sort, isShown] of [[DATA.graph, "kernels", state.graph !== "original"], [DATA.model, "ops of the model", state.graph !== "compiled"]]) {
+    if (isShown) links(side, `${title} ${sort}`, graph.edges.filter((e) => e[from] === key).map((e) => [e[to], e[2]]));
+  }
 }
 
 function nodeDetails(side, i) {

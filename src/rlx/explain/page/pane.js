@@ -3,16 +3,16 @@ const LEAST_READABLE = 0.6;
 let panes = 0;
 const shapesText = ({ shapes }) => [...shapes].slice(0, 2).join(", ") + (shapes.size > 2 ? ", …" : "");
 
-function pane(graph, chosen) {
+/** `chosen` is called with a card that is pressed, null for none; `zoomed` where it is scaled. */
+function pane(graph, chosen, zoomed) {
   const svg = draw("svg", { role: "group", "aria-label": `Graph of ${graph.name}`, tabindex: "0" });
   const id = `arrow${panes += 1}`;
   const world = draw("g", { class: "world" }), lines = draw("g"), labels = draw("g", { class: "shapes" }), cards = draw("g");
   svg.append(draw("defs", {}, draw("marker", { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto-start-reverse" }, draw("path", { class: "arrow", d: "M0 0L8 4L0 8z" }))), world);
   world.append(lines, labels, cards);
-  const status = make("output", { class: "zoom" });
   const frame = make("div", { class: "view" }, svg);
   const all = new Set(graph.nodes.map((n) => n.layer).filter((l) => l));
-  const self = { frame, svg, graph, open: new Set(), colour: "time", hasLate: false, size: { w: 1, h: 1 }, where: new Map(), home: new Map(), elements: new Map(), near: new Map(), spot: { x: 0, y: 0, scale: 1 }, chosen: "", related: [], drawn: "" };
+  const self = { frame, svg, graph, open: new Set(), colour: "time", hasLate: false, size: { w: 1, h: 1 }, where: new Map(), home: new Map(), elements: new Map(), near: new Map(), spot: { x: 0, y: 0, scale: 1 }, chosen: "", related: [], drawn: "", hasLayers: all.size > 0 };
   if (graph.nodes.length <= 40) all.forEach((l) => self.open.add(l));
 
   self.draw = () => {
@@ -59,7 +59,7 @@ function pane(graph, chosen) {
 
   function paint(group, c) {
     const isEnd = c.sort === "input" || c.sort === "output";
-    group.style.setProperty("--fill", isEnd ? "var(--back)" : !graph.hasTimes ? "var(--panel)" : self.colour === "time" ? `var(--h${heat(c.share)})` : `var(--c${c.kind})`);
+    group.style.setProperty("--fill", isEnd ? "var(--back)" : self.colour === "kind" ? `var(--c${c.kind})` : graph.hasTimes ? `var(--h${heat(c.share)})` : "var(--panel)");
   }
   self.paint = () => { for (const [key, e] of self.elements) paint(e, self.where.get(key)); };
 
@@ -72,7 +72,7 @@ function pane(graph, chosen) {
     const { x, y, scale } = self.spot;
     world.setAttribute("transform", `translate(${x} ${y}) scale(${scale})`);
     svg.classList.toggle("far", scale < 0.45);
-    status.textContent = `${Math.round(100 * scale)} %`;
+    zoomed();
   };
   self.zoom = (by, x = frame.clientWidth / 2, y = frame.clientHeight / 2) => {
     const scale = Math.min(3, Math.max(0.02, self.spot.scale * by)), k = scale / self.spot.scale;
@@ -154,6 +154,5 @@ function pane(graph, chosen) {
     self.relate(self.related);
     if (self.chosen) self.centre(self.chosen, 1);
   }).observe(frame);
-  self.tools = () => [button("+", () => self.zoom(1.3), { "aria-label": "Zoom in" }), button("−", () => self.zoom(1 / 1.3), { "aria-label": "Zoom out" }), button("Fit", self.fit), status];
   return self;
 }

@@ -1,7 +1,8 @@
-// What is shown, in the address: #view=graph&kernel=12. Back and Forward go through it.
+// What is shown, in the address: #view=graph&graph=both&kernel=12. Back and Forward go through it.
 const views = [];
-const state = { view: "", kernel: -1, node: -1 };
-const listeners = { kernel: [], node: [] };
+const GRAPHS = ["compiled", "original", "both"], COLOURS = ["time", "kind"];
+const state = { view: "", kernel: -1, node: -1, value: "", graph: "compiled", colour: "time" };
+const listeners = [];
 
 function view(name, build, isWhole = false) { views.push({ name, build, isWhole, section: null, tab: null, isBuilt: false }); }
 const viewCalled = (name) => views.find((v) => v.name.toLowerCase() === String(name).toLowerCase()) ?? views[0];
@@ -10,6 +11,9 @@ function address() {
   const parts = [`view=${state.view.toLowerCase()}`];
   if (state.kernel >= 0) parts.push(`kernel=${state.kernel}`);
   if (state.node >= 0) parts.push(`node=${state.node}`);
+  if (state.value) parts.push(`value=${state.value}`);
+  if (state.graph !== "compiled" || state.node >= 0) parts.push(`graph=${state.graph}`);
+  if (state.colour !== "time") parts.push(`colour=${state.colour}`);
   if (state.theme) parts.push(`theme=${state.theme}`);
   return `#${parts.join("&")}`;
 }
@@ -23,15 +27,22 @@ function go(change, isStep = true) {
 }
 
 const open = (name) => go({ view: viewCalled(name).name });
-const choose = (kernel) => go({ kernel, node: -1 });
-const chooseNode = (node) => go({ node, kernel: -1 });
-const find = (kernel) => go({ view: "Graph", kernel, node: -1 });
+/** One selection at a time; a graph that does not show it gets the other one beside it. */
+const selected = (held, isOn = "") => ({ kernel: -1, node: -1, value: "", ...held, ...(isOn && state.graph !== "both" && state.graph !== isOn && { graph: "both" }) });
+const choose = (kernel) => go(selected({ kernel }, kernel >= 0 && "compiled"));
+const chooseNode = (node) => go(selected({ node }, node >= 0 && "original"));
+const chooseValue = (value) => go(selected({ value }));
+const find = (kernel) => go({ view: "Graph", ...selected({ kernel }, "compiled") });
+const findNode = (node) => go({ view: "Graph", ...selected({ node }, "original") });
+const findValue = (value) => go({ view: "Graph", ...selected({ value }) });
 
 function shown(change) {
   if ("view" in change) present(state.view);
-  if ("kernel" in change) for (const listen of listeners.kernel) listen(state.kernel);
-  if ("node" in change) for (const listen of listeners.node) listen(state.node);
+  for (const listen of listeners) listen();
 }
+
+const oneOf = (known, name, otherwise) => (known.includes(name) ? name : otherwise);
+const isValue = (key) => /^[io]\d+$/.test(key ?? "") && Number(key.slice(1)) < (key[0] === "i" ? DATA.inputs : DATA.outputs).length;
 
 /** From the address, at the start and on Back and Forward. */
 function restore() {
@@ -41,7 +52,10 @@ function restore() {
   state.view = viewCalled(held.get("view") ?? "").name;
   state.kernel = number("kernel", DATA.kernels.length);
   state.node = number("node", DATA.model.nodes.length);
-  shown({ view: 1, kernel: 1, node: 1 });
+  state.value = isValue(held.get("value")) ? held.get("value") : "";
+  state.graph = oneOf(GRAPHS, held.get("graph"), state.node >= 0 ? "both" : "compiled");
+  state.colour = oneOf(COLOURS, held.get("colour"), "time");
+  shown({ view: 1 });
 }
 addEventListener("popstate", restore);
 
