@@ -24,6 +24,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.intervals import whole
 from rlx.core.shape import Shape
+from rlx.core.size_operators import as_data
 
 Axis = NewType("Axis", int)
 """An axis of the first operand; negative counts from the back."""
@@ -56,6 +57,8 @@ class HeldGraph(ABC):
 
 def array_of(value: Any) -> NDArray[Any]:
     """`value` as an array of a dtype that rlx has."""
+    if isinstance(value, Dim):
+        raise GraphError(f"the size {value} is not known yet. {as_data(value)}")
     try:
         array = np.asarray(value)
         DType.of(array.dtype)

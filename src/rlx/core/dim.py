@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from rlx.core.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
 from rlx.core.errors import GraphError
 from rlx.core.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
 from rlx.core.public_calls import public_class
+from rlx.core.size_operators import as_data, numpy_function, refuse_operators, size_operator
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 MAX_WEIGHT, MAX_DEPTH, MAX_COEFFICIENT = 8000, 32, 2**127
@@ -111,32 +112,42 @@ class Dim:
         return [_from_terms({m: c}) for m, c in self.terms]
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Dim) and self.terms == other.terms)
+        if not isinstance(other, Dim):
+            return NotImplemented
+        return self is other or self.terms == other.terms
 
     def __hash__(self) -> int:
         if self._hash is None:
             self._hash = hash(self.terms)
         return self._hash
 
+    @size_operator("+")
     def __add__(self, other: DimLike) -> DimLike:
         if isinstance(other, Dim):
             return _sum([(self, 1), (other, 1)])
-        return _raised(self, int(other))
+        return _raised(self, other)
 
+    @size_operator("-")
     def __sub__(self, other: DimLike) -> DimLike:
         if isinstance(other, Dim):
             return _sum([(self, 1), (other, -1)])
-        return _raised(self, -int(other))
+        return _raised(self, -other)
 
+    @size_operator("+", is_reflected=True)
+    def __radd__(self, other: int) -> DimLike:
+        return _raised(self, other)
+
+    @size_operator("-", is_reflected=True)
     def __rsub__(self, other: int) -> DimLike:
-        return _raised(_scaled(self, -1), int(other))
+        return _raised(_scaled(self, -1), other)
 
     def __neg__(self) -> DimLike:
         return _scaled(self, -1)
 
+    @size_operator("*")
     def __mul__(self, other: DimLike) -> DimLike:
         if not isinstance(other, Dim):
-            return _scaled(self, int(other))
+            return _scaled(self, other)
         if len(self.terms) * len(other.terms) > MAX_WEIGHT:
             raise GraphError("a size is too large an expression to multiply. Use fewer named dims.")
         product: dict[Monomial, int] = {}
@@ -146,19 +157,29 @@ class Dim:
                 product[m] = product.get(m, 0) + c1 * c2
         return _from_terms(product)
 
-    __radd__, __rmul__ = __add__, __mul__
+    @size_operator("*", is_reflected=True)
+    def __rmul__(self, other: int) -> DimLike:
+        return _scaled(self, other)
 
+    @size_operator("//")
     def __floordiv__(self, other: DimLike) -> DimLike:
         return _floordiv(self, other)
 
+    @size_operator("//", is_reflected=True)
     def __rfloordiv__(self, other: int) -> DimLike:
         return _floordiv(other, self)
 
+    @size_operator("%")
     def __mod__(self, other: DimLike) -> DimLike:
         return _mod(self, other)
 
+    @size_operator("%", is_reflected=True)
     def __rmod__(self, other: int) -> DimLike:
         return _mod(other, self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **_: Any) -> Any:
+        """`np.int64(3) * n` is `3 * n`."""
+        return numpy_function(self, ufunc, operands)
 
     def __bool__(self) -> bool:
         raise GraphError(
@@ -167,7 +188,7 @@ class Dim:
         )
 
     def __index__(self) -> int:
-        raise GraphError(f"the size {self} is not known yet. Bind it, or write it as a Dim.")
+        raise GraphError(f"the size {self} is not known yet. {as_data(self)}")
 
     def __str__(self) -> str:
         if self._text is None:
@@ -178,6 +199,8 @@ class Dim:
     def __repr__(self) -> str:
         return f"Dim({self})"
 
+
+refuse_operators(Dim)
 
 DimLike: TypeAlias = int | Dim
 Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
@@ -339,7 +362,7 @@ def _with_bound(symbol: Symbol, sizes: Mapping[str, DimLike]) -> Symbol:
 
 
 def _terms(dim: DimLike) -> Terms:
-    return dim.terms if isinstance(dim, Dim) else (((), int(dim)),)
+    return dim.terms if isinstance(dim, Dim) else (((), dim),)
 
 
 def _from_terms(terms: Mapping[Monomial, int]) -> DimLike:

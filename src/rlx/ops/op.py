@@ -429,10 +429,15 @@ class Op:
 
     def _operands(self, graph: Graph, args: Sequence[Any]) -> list[Node]:
         """Nodes of equal dtypes where the signature asks for equal dtypes."""
+        extent = lookup("extent")
         try:
             nodes: list[Any] = [
                 a if isinstance(a, NodeBase) else graph.constant(a)
-                for a in promote_scalars(self.signature, args)
+                for a in promote_scalars(
+                    self.signature,
+                    args,
+                    lambda size, dtype: extent.build(graph, (), {"dim": size, "dtype": dtype}),
+                )
             ]
             wanted = dtypes_of(
                 self.signature, [n.shape if not n.has_items else None for n in nodes]

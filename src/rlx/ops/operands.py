@@ -6,13 +6,14 @@ f32, and a result has exactly the inferred shape.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.core.dim import Dim
 from rlx.core.dtype import DType, promote, promote_all, weak
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.extent import measure
@@ -21,6 +22,8 @@ from rlx.core.shape import Shape
 from rlx.core.sig import Signature
 
 Array = NDArray[Any]
+OfSize = Callable[[Dim, DType], Any]
+"""The operand that a size is, of a dtype."""
 
 
 def dtypes_of(signature: Signature, shapes: Sequence[Shape | None]) -> list[DType | None]:
@@ -39,8 +42,11 @@ def dtypes_of(signature: Signature, shapes: Sequence[Shape | None]) -> list[DTyp
     ]
 
 
-def promote_scalars(signature: Signature, args: Sequence[Any]) -> list[Any]:
-    """Python scalars made arrays of the dtype that the operands beside them give."""
+def promote_scalars(
+    signature: Signature, args: Sequence[Any], of_size: OfSize | None = None
+) -> list[Any]:
+    """Python scalars made arrays of the dtype that the operands beside them give; so are sizes that
+    a call binds, by `of_size`."""
     for i, a in enumerate(args):
         if a is None:
             raise GraphError(f"operand {i} is None, expected an array or a node")
@@ -51,12 +57,23 @@ def promote_scalars(signature: Signature, args: Sequence[Any]) -> list[Any]:
     for letter, a in zip(letters, args):
         if not is_weak(a) and hasattr(a, "dtype"):
             known.setdefault(letter, []).append(DType.of(a.dtype))
+    beside: dict[str | None, DType] = {
+        letter: promote_all(dtypes) for letter, dtypes in known.items() if letter
+    }
     return [
-        scalar(a, promote_all(known[letter]) if letter in known and letter else None)
+        scalar(a, beside.get(letter))
         if is_weak(a)
+        else of_size(a, size_dtype(beside.get(letter)))
+        if of_size and isinstance(a, Dim)
         else a
         for letter, a in zip(letters, args)
     ]
+
+
+def size_dtype(beside: DType | None) -> DType:
+    """A size is a Python integer whose value a call gives."""
+    dtype = DType.I64 if beside is None else weak(0, beside)
+    return dtype.real if dtype.is_complex else dtype
 
 
 def python_names(attrs: Mapping[str, Any]) -> dict[str, Any]:
