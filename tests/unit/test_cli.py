@@ -216,6 +216,21 @@ def test_a_bug_of_rlx_is_no_lack_of_the_target(
     assert "loop" in found["failure"]
 
 
+def test_verbs_share_the_program_of_a_model(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no size is stated, what one verb compiled the others find."""
+    monkeypatch.setenv("RLX_CACHE", "on")
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+    for words in (["run"], ["check"], ["bench", "--rounds", "1"]):
+        called(capsys, words[0], model, *words[1:])
+    held = json.loads(called(capsys, "cache", "--json"))["entries"]
+    assert [e["name"] for e in held if e["kind"] == "program"] == ["model"]
+    called(capsys, "bench", model, "--rounds", "1", "--dim", "n=9")
+    held = json.loads(called(capsys, "cache", "--json"))["entries"]
+    assert len([e for e in held if e["kind"] == "program"]) == 2, "it is priced at n=9"
+
+
 def test_run_on_files(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("x.npy", np.ones((3, 80), np.float32))
     np.save("w.npy", np.full((80, 4), 0.25, np.float32))

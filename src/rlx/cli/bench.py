@@ -60,7 +60,8 @@ def verb(
     if against and not model.endswith(".onnx"):
         raise typer.BadParameter(f"onnxruntime runs no {model}", param_hint="--against")
     wanted = inputs.Wanted.of(files, params, dims, seed)
-    exe = models.compiled(model, target, threads, wanted, is_weighed=True, tune=tune, f64=f64)
+    how: dict[str, Any] = {"is_weighed": wanted.has_sizes, "tune": tune, "f64": f64}
+    exe = models.compiled(model, target, threads, wanted, **how)
     taken, made = inputs.ran(exe, wanted)
     given = taken.arrays
     arrays = list(given.values())

@@ -85,9 +85,10 @@ class _Goal:
 
     @property
     def options(self) -> FusionOptions:
+        """Those of `rlx run`: what is compiled here, it finds in the cache."""
         from rlx.passes.options import FusionOptions
 
-        return FusionOptions(sizes=dict(self.wanted.sizes), f64=self.f64)
+        return FusionOptions(f64=self.f64)
 
 
 def _examined(path: str, goal: _Goal) -> Examined:
@@ -172,7 +173,7 @@ def _generate(graph: Any, goal: _Goal) -> CodeFacts | None:
     session = Session(goal.target, mesh=goal.mesh)
     if session.backend.missing() is None:
         exe = session.executable(graph, {}, options=goal.options)
-        return exe.code_facts() if session.backend.is_compile_only else None
+        return exe.code_facts(**goal.wanted.sizes) if session.backend.is_compile_only else None
     pipeline = CompilePipeline(session.target, options=goal.options)
     session.backend.generate(pipeline.compile(graph).lir)
     return None

@@ -42,6 +42,12 @@ class Wanted:
         """As the options of a verb say."""
         return cls(pairs(files, "--input"), pairs(params, "--param"), sizes_of(sizes), seed)
 
+    @property
+    def has_sizes(self) -> bool:
+        """Is any named dim stated, by itself or by an array? Else the program for usual sizes is
+        meant, which every verb shares."""
+        return bool(self.sizes) or any(_number(text) is None for text in self.files.values())
+
     def given(self, declared: Mapping[str, Shape | None]) -> Given:
         """The same with files read, for a model of these inputs."""
         for name in self.files:

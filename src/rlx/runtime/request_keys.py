@@ -57,7 +57,7 @@ def model_digest(model: Any) -> str:
         case MirModule():
             return model_digest(model.graph)
         case Graph():
-            return f"{model.name!r} {model.digest()}"
+            return f"{model.name} {model.digest()}"
         case LirModule():
             return model.fingerprint
         case Bundle():
