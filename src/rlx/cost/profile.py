@@ -63,7 +63,7 @@ def profile_graph_io(
         return _total(node_terms(n, asked, is_output=n in wanted) for n in nodes)
     terms = Terms(Target.of(target), fft_ops() if asked.fft_host_sync else frozenset())
     if isinstance(graph, LirModule) and outputs is None:
-        return _planned(graph, terms)
+        return profile_plan_io(graph, terms)
     return _total(map(terms.of, nodes)) + terms.readback(chosen)
 
 
@@ -134,8 +134,8 @@ def compute_profile(nodes: Iterable[Node], ctx: Terms | HasTerms) -> ComputeProf
     return (ctx if isinstance(ctx, Terms) else ctx.terms).compute(nodes)
 
 
-def _planned(lir: LirModule, terms: Terms) -> GraphIoProfile:
-    """The kernels that a plan runs on every call, and its outputs."""
+def profile_plan_io(lir: LirModule, terms: Terms) -> GraphIoProfile:
+    """The kernels that a plan runs on every call, and its outputs, at the sizes of `terms`."""
     phases: Mapping[Node, Phase] = lir.plan.phases
     kernels = [n for n in lir.plan.schedule if phases[n] is not Phase.PROLOGUE]
     outputs = dict.fromkeys(lir.plan.io.outputs)

@@ -54,8 +54,8 @@ def timed_report(
     """The report of `exe` with the times of a call and of its kernels. `call` is what the user
     calls, where that finds the program for its inputs first."""
     times = exe.profile(inputs, seconds=seconds)
-    arrays, asked = exe.arrays(inputs), {"sizes": exe.sizes(inputs), "model": exe.source}
-    report = report_of(exe.result, exe.before, exe.backend, **asked)
+    arrays, sizes = exe.arrays(inputs), exe.sizes(inputs)
+    report = report_of(exe.result, exe.before, exe.backend, sizes=sizes, model=exe.source)
     return with_times(report, exe, times, call_ns(call or (lambda: exe(*arrays)), seconds))
 
 

@@ -55,11 +55,12 @@ class StepReports:
         """What is known without running it."""
         loaded, tokens = self._executable.loaded, self._tokens
         sizes = {"batch": self._sequences, "seq": tokens, "rows": 1, "slots": self._sequences}
-        result = loaded.result
-        result = replace(result, options=replace(result.options, sizes=sizes))
-        report = report_of(result, (), loaded.backend, cached_rows=self._depth)
+        report = report_of(
+            loaded.result, (), loaded.backend,
+            sizes=sizes, model=self._executable.source, cached_rows=self._depth,
+        )  # fmt: skip
         step = {"tokens": tokens, "sequences": self._sequences, "depth": self._depth}
-        named = zip(report.kernels, _parts(result.lir.plan))
+        named = zip(report.kernels, _parts(loaded.result.lir.plan))
         return replace(report, step=step, kernels=tuple(replace(k, part=p) for k, p in named))
 
     def measured(self, seconds: float) -> Report:

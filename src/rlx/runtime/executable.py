@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rlx.core.arguments import CALLS, COUNT, FLAG, FUNCTION, INPUTS, NONE, SECONDS, takes
 from rlx.core.arrays import as_array
 from rlx.core.dim import symbols_of
+from rlx.core.errors import Error
 from rlx.core.public_calls import public_class
 from rlx.core.shape import OutOfRange, Shape
 from rlx.ops.op import Array
@@ -54,7 +55,8 @@ class Executable(NamedCalls):
         before: tuple[Decision, ...] = (),
     ) -> None:
         held = variants if loaded is None else loaded
-        assert held is not None
+        if held is None:
+            raise Error("an executable has a program. rlx.compile and rlx.load make them.")
         self._held: LoadedProgram | Variants = held
         self.before = before
         """What a front end decided before there was a graph to compile."""
@@ -202,8 +204,10 @@ class Executable(NamedCalls):
             return measured_report(self, inputs, **how)
         from rlx.explain.build import report_of
 
-        code = self.code_facts() if self.backend.is_compile_only else None
-        return report_of(self.result, self.before, self.backend, code)
+        sizes = None if inputs is None else self.sizes(inputs)
+        code = self.code_facts(**sizes or {}) if self.backend.is_compile_only else None
+        compiled = self.result, self.before, self.backend, code
+        return report_of(*compiled, sizes=sizes, model=self.source)
 
     @takes(inputs=INPUTS, seconds=SECONDS)
     def profile(self, inputs: Inputs, *, seconds: float = 1.0) -> KernelTimes:

@@ -18,6 +18,7 @@ from rlx.backends.gpu.task import (
     taken_launches,
 )
 from rlx.backends.step_facts import WHY, control_text, form_decision, refused_forms
+from rlx.core.dim import substitute
 from rlx.core.units import time_text
 from rlx.cost.decision import Decision
 from rlx.ir.mir import Node
@@ -79,9 +80,10 @@ class _Facts:
         taken = tuple(_on_host(lowering)) or (_taken(step.node, lowering, self.has_special),)
         forms = *refused_forms(lowering.refused), *taken
         sizes = (_by_size(t) for t in tasks if isinstance(t, Choice))
-        usual = list(taken_launches(tasks, self.program.lir.plan.representative))
+        at = self.program.lir.plan.representative
+        usual = list(taken_launches(tasks, at))
         found = {t: self._found(t, step) for t in usual if t.others}
-        variants = (_variant(t, f) for t, f in found.items())
+        variants = (_variant(t, f, at) for t, f in found.items())
         decisions = *forms, *sizes, *variants, *_approximations(usual)
         lines = lines_of(_with_variants(tasks, found))
         return StepFacts(lowering.form.value, (*packed, *lines), decisions)
@@ -118,20 +120,22 @@ def _with_variants(
             yield taken(task) if isinstance(task, Launch) else task
 
 
-def _variant(launch: Launch, found: Found | None) -> Decision:
+def _variant(launch: Launch, found: Found | None, sizes: Mapping[str, int]) -> Decision:
     """The schedule that was taken, of several, and what the next one takes more: by measured times
-    where there are some, else by predicted ones."""
+    where there are some, else by those that are predicted at these sizes."""
     times = {} if found is None else found.times_ns
     note = launch.note if found is None else found.note
-    taken = next(v for v in launch.variants if v.note == note)
-    rest = sorted((v for v in launch.variants if v.note != note), key=lambda v: v.predicted_ns)
+    resize = lambda dim: substitute(dim, sizes)
+    every = [replace(v, predicted_ns=v.ns_at(resize)) for v in launch.variants]
+    taken = next(v for v in every if v.note == note)
+    rest = sorted((v for v in every if v.note != note), key=lambda v: v.predicted_ns)
     tried = sorted((v for v in rest if v.note in times), key=lambda v: times[v.note])
     shown = (tried + [v for v in rest if v not in tried])[:SHOWN]
     why = "; ".join([_times(taken, times), *(f"not {_times(v, times)}" for v in shown)])
-    known = times if tried else {v.note: v.predicted_ns for v in launch.variants}
+    known = times if tried else {v.note: v.predicted_ns for v in every}
     gain = known[shown[0].note] - known[note]
-    if gain < 0:  # few schedules serve all buckets, each priced at one size of its own
-        why, gain = f"{why}; it serves a bucket of sizes, and is predicted at one of them", 0.0
+    if gain < 0:
+        why = f"{why}; it serves a bucket of sizes, and was chosen at another of them"
     what = "choose_schedule"
     return Decision("", what, (), True, why, gain, is_reversible=False, kind="schedule")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from rlx.backends.gpu.buckets import Buckets
 from rlx.backends.gpu.simt.program import Program
@@ -16,6 +17,9 @@ from rlx.core.dim import DimLike, evaluate, symbols_of
 from rlx.kernel.program.forms import AnyKernel
 from rlx.kernel.program.schedule import Buffer, Schedule
 
+Resize: TypeAlias = Callable[[DimLike], DimLike]
+Price: TypeAlias = Callable[[Resize], float]
+"""What a program is predicted to take at other sizes."""
 FAILURES = "failures"
 """The buffer of a program that holds the greatest code of what went wrong: an i32 of its own."""
 
@@ -31,6 +35,12 @@ class Variant:
     predicted_ns: float
     order: Hashable = None
     """In which sums are added up: programs of equal orders give the same bits."""
+    price: Price | None = field(default=None, compare=False, repr=False)
+
+    def ns_at(self, resize: Resize) -> float:
+        """What it is predicted to take at the sizes of a call, rather than those it was chosen
+        for."""
+        return self.predicted_ns if self.price is None else self.price(resize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,7 @@ class Launch:
     """What it might be instead, predicted to take longer."""
     approximations: Callable[[], str] | None = field(default=None, compare=False, repr=False)
     """What it computes otherwise than the graph states, in a few words; none where nothing."""
+    price: Price | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -78,17 +89,19 @@ class Launch:
             distinct.setdefault(variant.note, variant)
         _, *rest = distinct.values()
         known = name, first.write, key, names, buffers, failures, first.note, 0
-        return cls(*known, first.predicted_ns, first.order, tuple(rest))
+        order, others = first.order, tuple(rest)
+        return cls(*known, first.predicted_ns, order, others, price=first.price)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """All programs that it may be; the one that it is first."""
-        return Variant(self.write, self.note, self.predicted_ns, self.order), *self.others
+        own = Variant(self.write, self.note, self.predicted_ns, self.order, self.price)
+        return own, *self.others
 
     def taking(self, variant: Variant) -> Launch:
         """The same launch of another of its programs."""
         how = replace(self, write=variant.write, note=variant.note, order=variant.order)
-        return replace(how, predicted_ns=variant.predicted_ns)
+        return replace(how, predicted_ns=variant.predicted_ns, price=variant.price)
 
     def rewritten(self, rewrite: Callable[[Program], Program]) -> Launch:
         """The same launch of rewritten programs."""

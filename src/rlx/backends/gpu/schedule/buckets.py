@@ -28,7 +28,7 @@ from rlx.backends.gpu.schedule.size_axes import (
 )
 from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simt.sizes import resized
-from rlx.backends.gpu.task import Choice, GpuTask, Launch
+from rlx.backends.gpu.task import Choice, GpuTask, Launch, Price
 from rlx.core.atoms import Monomial, Symbol
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static, substitute, upper_bound
 from rlx.core.extent import of_symbol
@@ -250,8 +250,17 @@ class _Grid:
 
     def _launch(self, launch: Launch) -> Launch:
         key = launch.key, tuple(self.names.items())
-        others = tuple(replace(v, write=self._writing(v.write)) for v in launch.others)
-        return replace(launch, write=self._writing(launch.write), key=key, others=others)
+        others = tuple(
+            replace(v, write=self._writing(v.write), price=self._pricing(v.price))
+            for v in launch.others
+        )
+        price = self._pricing(launch.price)
+        return replace(
+            launch, write=self._writing(launch.write), key=key, others=others, price=price
+        )
+
+    def _pricing(self, price: Price | None) -> Price | None:
+        return None if price is None else lambda resize: price(lambda d: resize(self._named(d)))
 
     def _writing(self, write: Callable[[str], Program]) -> Callable[[str], Program]:
         return lambda name: resized(write(name), self._named)

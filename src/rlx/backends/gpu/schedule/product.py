@@ -11,7 +11,7 @@ of one matrix. Rows and columns are exchanged where results are contiguous along
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lower.elementwise import is_native
@@ -97,6 +97,13 @@ class Product:
         groups = (self.batch, self.rows, self.columns, self.inner)
         batch, rows, columns, inner = (product(a.extent for a in g) for g in groups)
         return batch, rows, columns, inner
+
+    def resized(self, resize: Callable[[DimLike], DimLike]) -> Product:
+        """The same over axes of other extents, to be priced: expressions stay as they are."""
+        groups = (self.batch, self.rows, self.columns, self.inner)
+        made = (tuple(replace(a, extent=resize(a.extent)) for a in g) for g in groups)
+        batch, rows, columns, inner = made
+        return replace(self, batch=batch, rows=rows, columns=columns, inner=inner)
 
     def kernel(self) -> Kernel:
         """Its expressions as those of a loop nest: both operands, then what is stored."""

@@ -159,6 +159,13 @@ def ranked_register_tiles(
     return [(cycles, make.schedule(tile, slices)) for cycles, tile, slices in ranked]
 
 
+def register_tile_cycles(
+    contract: Contract, schedule: RegisterTileSchedule, machine: GpuMachine
+) -> float:
+    """What a schedule is expected to take of a contraction, be it that of other sizes."""
+    return _cycles(contract, schedule.tile, schedule.slices, 1, machine)
+
+
 class _Maker:
     """Schedules of one contraction: how factors are read depends on little of a tile."""
 

@@ -100,6 +100,13 @@ def ranked_thread_tiles(
     return made
 
 
+def thread_tile_cost(
+    contract: Contract, schedule: ThreadTileSchedule, machine: GpuMachine
+) -> float:
+    """What a schedule is expected to take of a contraction, be it that of other sizes."""
+    return _cost(contract, schedule.rows, schedule.columns, machine)
+
+
 def _fitted(loader: Loader, count: int) -> Loader:
     """Vectors of no more than what a thread has of the axis."""
     if loader.along == "inner" or loader.width <= count:

@@ -15,7 +15,7 @@ from rlx.backends.gpu.schedule.mma import MmaSchedule
 from rlx.backends.gpu.schedule.product import Product, in_halves, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
 from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.task import GpuTask, Launch, Variant
+from rlx.backends.gpu.task import GpuTask, Launch, Resize, Variant
 from rlx.core.dim import upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
@@ -83,8 +83,12 @@ def _launched(
 
 
 def _variant(product: Product, schedule: AnySchedule, machine: GpuMachine) -> Variant:
+    def price(resize: Resize) -> float:
+        return predicted(product.resized(resize), schedule, machine) / machine.clock_ghz
+
     ns = predicted(product, schedule, machine) / machine.clock_ghz
-    return Variant(lambda n: emit(product, schedule, n), schedule.text, ns, schedule.order)
+    write = lambda n: emit(product, schedule, n)
+    return Variant(write, schedule.text, ns, schedule.order, price)
 
 
 def candidates(

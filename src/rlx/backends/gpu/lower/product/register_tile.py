@@ -37,6 +37,7 @@ from rlx.backends.gpu.schedule.register_tile import (
     RegisterTileSchedule,
     choose_splits,
     ranked_register_tiles,
+    register_tile_cycles,
 )
 from rlx.backends.gpu.simt.builder import Builder
 from rlx.backends.gpu.simt.program import Program
@@ -48,6 +49,7 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Expr
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.substitute import with_dims
 
 SECTOR_BYTES = 32
 """Neighbouring bytes that threads of a warp read of each row of a factor."""
@@ -83,12 +85,14 @@ def _launch(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Launch:
     ranked = ranked_register_tiles(contract, machine)
+    price = lambda at, way: register_tile_cycles(at, way, machine) / machine.clock_ghz
     first, *others = (
         Variant(
             lambda n, way=way: emit_register_tile(contract, way, n, constants),
             way.text,
             cycles / machine.clock_ghz,
             way.order,
+            lambda resize, way=way: price(with_dims(contract, resize), way),
         )
         for cycles, way in ranked
     )

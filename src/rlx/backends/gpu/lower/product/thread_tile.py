@@ -32,6 +32,7 @@ from rlx.backends.gpu.schedule.thread_tile import (
     ThreadTileSchedule,
     choose_thread_splits,
     ranked_thread_tiles,
+    thread_tile_cost,
     tile_count,
 )
 from rlx.backends.gpu.simt.builder import Builder
@@ -43,6 +44,7 @@ from rlx.kernel.contract import Contract
 from rlx.kernel.expr import Expr
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
+from rlx.kernel.substitute import with_dims
 
 
 def thread_tile_schedule(
@@ -71,12 +73,14 @@ def _launches(
 def _launch(
     contract: Contract, machine: GpuMachine, name: str, constants: frozenset[int]
 ) -> Launch:
+    price = lambda at, way: thread_tile_cost(at, way, machine) / machine.clock_ghz
     first, *others = (
         Variant(
             lambda n, way=way: emit_thread_tile(contract, way, n, constants),
             way.text,
             cost / machine.clock_ghz,
             way.order,
+            lambda resize, way=way: price(with_dims(contract, resize), way),
         )
         for cost, way in ranked_thread_tiles(contract, machine)
     )
