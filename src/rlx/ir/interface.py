@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from rlx.core.errors import Error
+from rlx.core.requirements import Requirement
 from rlx.core.shape import Shape
 from rlx.ir.interpret import checked_array, infer_binding
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node
+from rlx.ir.size_requirements import size_requirements
 from rlx.ir.states import chains_of
 from rlx.ops.op import Array
 
@@ -50,6 +52,8 @@ class Interface:
     """The inputs that the Epilogue reads, by number."""
     held_outputs: tuple[int, ...] = ()
     """The outputs of `step` that the Epilogue reads, by number."""
+    required: tuple[Requirement, ...] = ()
+    """What sizes must be, beside in their ranges."""
 
     @classmethod
     def planned(cls, lir: LirModule) -> Interface:
@@ -67,6 +71,7 @@ class Interface:
             late=tuple(late),
             held_inputs=tuple(inputs),
             held_outputs=tuple(early),
+            required=size_requirements(graph),
         )
 
     @classmethod
@@ -100,7 +105,10 @@ class Interface:
         """The sizes of named dims, read off the arrays; an error names the one that is wrong."""
         named = {n.name: a for n, a in zip(self.inputs, inputs, strict=True)}
         sized = {n.name: params[n.name] for n in self.sized_params}
-        return infer_binding([*self.inputs, *self.sized_params], {**sized, **named})
+        sizes = infer_binding([*self.inputs, *self.sized_params], {**sized, **named})
+        for each in self.required:
+            each.check(sizes)
+        return sizes
 
     @property
     def sized_params(self) -> list[Leaf]:

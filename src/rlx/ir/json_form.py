@@ -14,6 +14,7 @@ from rlx.core.dim import Call, Dim, DimLike, Symbol, dim_max, dim_min, symbols_o
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.extent import measured
+from rlx.core.requirements import Requirement
 from rlx.core.shape import Shape
 from rlx.ir.interface import Interface, Leaf
 from rlx.ir.mir import NAMED_LEAVES
@@ -65,6 +66,7 @@ def interface_json(interface: Interface) -> dict[str, Any]:
         "params": [[n.name, shape_json(n.shape)] for n in interface.params],
         "outputs": [[name, shape_json(shape)] for name, shape in interface.outputs],
         "epilogue": [interface.late, interface.held_inputs, interface.held_outputs],
+        "required": [[dim_json(r.size), r.why] for r in interface.required],
     }
 
 
@@ -123,7 +125,16 @@ class Decoder:
             tuple(params),
             tuple((text(name), self.shape(shape)) for name, shape in value["outputs"]),
             *(tuple(map(int, numbers)) for numbers in value["epilogue"]),
+            required=tuple(
+                Requirement(self._formula(size), text(why)) for size, why in value["required"]
+            ),
         )
+
+    def _formula(self, value: Any) -> Dim:
+        found = self.dim(value)
+        if not isinstance(found, Dim):
+            raise Error(f"expected a size that a call gives, found {found}")
+        return found
 
     def _leaf(self, op: str, name: Any, shape: Any, init: Any = 0.0, update: Any = "") -> Leaf:
         return Leaf(op, text(name), self.shape(shape), float(init), text(update))

@@ -15,6 +15,7 @@ from rlx.core.errors import Error
 from rlx.ir.interface import Interface
 from rlx.ir.lir import LirModule, Phase
 from rlx.ir.mir import Graph, Node, Origin
+from rlx.ir.size_requirements import size_requirements
 from rlx.ir.text import read
 from rlx.passes.bodies import nodes_within
 
@@ -78,4 +79,4 @@ class Module:
         early = Interface.of(graph)
         late = (tuple(numbers) for numbers in held["interface"])
         fields = (early.name, early.inputs, early.params, early.outputs)
-        return cls(graph, phases, Interface(*fields, *late))
+        return cls(graph, phases, Interface(*fields, *late, size_requirements(graph)))

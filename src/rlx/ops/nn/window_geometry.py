@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
 from rlx.core.errors import GraphError, UnsupportedError
+from rlx.core.requirements import require
 from rlx.core.shape import Shape
 from rlx.ops.compose import dims_of
 from rlx.ops.draw import Draw
@@ -79,8 +80,7 @@ class Windows:
         before, step, span = self.before[axis], self.stride[axis], self.spans[axis]
         whole = n + before + self.after[axis]
         room = whole - span
-        if not isinstance(room, Dim) and room < 0:
-            raise GraphError(f"the window spans {span}, but the padded axis {axis + 2} is {whole}")
+        require(room, f"the window spans {span}, but the padded axis {axis + 2} is {whole}")
         if not self.ceil:
             return room // step + 1
         return dim_min((room + step - 1) // step + 1, (n + before - 1) // step + 1)

@@ -14,6 +14,7 @@ from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
 from rlx.ir.mir import Node
+from rlx.ir.size_requirements import size_requirements
 from rlx.kernel.program.program import (
     KernelProgram,
     KernelSequence,
@@ -226,7 +227,8 @@ class _Main(FunctionWriter):
         code.do(f"store i64 {self._outside()}, ptr {place}", "ret i32 0")
 
     def _outside(self) -> str:
-        """1 if a named dim that the caller gives is outside its range."""
+        """1 if a named dim that the caller gives is outside its range, or is not as the graph
+        requires it."""
         code, bad = self.code, "false"
         for symbol in (s for s in self.all_symbols if not s.is_measured):
             size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
@@ -234,6 +236,9 @@ class _Main(FunctionWriter):
             ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
             for end in ends:
                 bad = code.let(f"or i1 {bad}, {code.let(end)}")
+        for each in size_requirements(self.graph):
+            is_negative = code.let(f"icmp slt i64 {self.value(each.size)}, 0")
+            bad = code.let(f"or i1 {bad}, {is_negative}")
         return code.let(f"zext i1 {bad} to i64")
 
     def _prologue(self) -> None:

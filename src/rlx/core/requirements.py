@@ -1,0 +1,62 @@
+"""What ops require of sizes: of those that are known at once, of named dims when a call gives them.
+
+A shape function says `require(room, why)`. Whoever plans calls infers the shapes again while
+`noting`, and checks what was noted with the sizes of each call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rlx.core.dim import Dim, DimLike, evaluate, symbols_of
+from rlx.core.errors import GraphError
+from rlx.core.proofs import is_never_negative
+from rlx.core.shape import OutOfRange
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A size that must not be negative, and what is wrong where it is."""
+
+    size: Dim
+    why: str
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        if evaluate(self.size, sizes) < 0:
+            names = sorted({s.name for s in symbols_of([self.size])})
+            where = ", ".join(f"{n} is {sizes[n]}" for n in names)
+            raise OutOfRange(f"{self.why}, where {where}.")
+
+
+class _Notes(threading.local):
+    found: list[Requirement] | None = None
+
+
+_NOTES = _Notes()
+
+
+def require(size: DimLike, why: str) -> None:
+    """Raise where a size is negative; where only a call tells, note it."""
+    if not isinstance(size, Dim):
+        if size < 0:
+            raise GraphError(why)
+    elif _NOTES.found is not None and may_be_negative(size):
+        _NOTES.found.append(Requirement(size, why))
+
+
+def may_be_negative(size: DimLike) -> bool:
+    """Of sizes that a call gives; those that it measures are not known before it runs."""
+    return isinstance(size, Dim) and not size.is_measured and not is_never_negative(size)
+
+
+@contextmanager
+def noting() -> Generator[list[Requirement]]:
+    """What is required meanwhile of sizes that calls give."""
+    before, _NOTES.found = _NOTES.found, []
+    try:
+        yield _NOTES.found
+    finally:
+        _NOTES.found = before

@@ -1,0 +1,136 @@
+"""What a call's sizes must be beside in their ranges: windows fit, and no result has fewer than no
+elements. Which program it is says so before anything runs, on every target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.core.errors import GraphError
+from rlx.core.requirements import Requirement, noting, require
+from rlx.core.shape import OutOfRange
+from rlx.ir.size_requirements import size_requirements
+
+pytest.importorskip("llvmlite")
+
+ops = rlx.ops
+H = rlx.Dim("h", 0, 99)
+
+
+def _conv(x: Any) -> Any:
+    return ops.conv(x, x.graph.constant(np.ones((3, 2, 5, 5), np.float32)))
+
+
+def _relus(x: Any) -> Any:
+    """A region, whose result depends on its sizes no more."""
+    return ops.sum(ops.relu(_conv(x) * 2.0) + 1.0, axes=(2, 3))
+
+
+def _strided(x: Any) -> Any:
+    w = x.graph.constant(np.ones((3, 2, 5, 5), np.float32))
+    return ops.conv(x, w, stride=(5, 5))
+
+
+def _transposed(x: Any) -> Any:
+    w = x.graph.constant(np.ones((2, 3, 3, 3), np.float32))
+    return ops.conv_transpose(x, w, padding=(3, 3, 3, 3))
+
+
+def _counted(x: Any) -> Any:
+    """A size that is no window's."""
+    count = ops.cast(x.graph.node("iota", [], {"dims": (H - 5,), "axis": 0}), to=rlx.DType.F32)
+    return ops.sum(x, axes=(1, 2, 3)) + ops.sum(ops.sort(count, axis=0))
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], int, str]] = {
+    "conv": (_conv, 5, "conv at .*: the window spans 5, but the padded axis 2 is h"),
+    "in a region": (_relus, 5, "the window spans 5, but the padded axis 2 is h"),
+    "less than a stride": (_strided, 5, "the window spans 5, but the padded axis 2 is h"),
+    "pool": (lambda x: ops.max_pool(x, kernel=(4, 4)), 4, "the window spans 4, but the padded"),
+    "transposed": (_transposed, 5, "axis 2 of the result would have h - 4 elements"),
+    "any size": (_counted, 5, "axis 0 of its result would have h - 5 elements"),
+}  # fmt: skip
+"""What is computed of an image, its least height, and what a smaller one is told."""
+
+
+def _graph(build: Callable[[Any], Any], height: Any = H) -> rlx.Graph:
+    g = rlx.Graph("net")
+    made = build(g.input("x", [1, 2, height, 8]))
+    g.set_outputs(list(made) if isinstance(made, tuple) else [made])
+    return g
+
+
+def _check_all(found: Sequence[Requirement], sizes: Mapping[str, int]) -> None:
+    for each in found:
+        each.check(sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_size_that_may_be_negative_is_required_not_to_be(name: str) -> None:
+    build, least, why = CASES[name]
+    found = size_requirements(_graph(build))
+    _check_all(found, {"h": least})
+    with pytest.raises(OutOfRange, match=f"{why}.*, where h is {least - 2}."):
+        _check_all(found, {"h": least - 2})
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("build", [_strided, _counted])
+def test_what_is_too_small_is_refused_before_anything_runs(build: Any, target: str) -> None:
+    exe = rlx.compile(_graph(build), target, cache=False)
+    for height in (5, 8, 16):
+        x = np.ones((1, 2, height, 8), np.float32)
+        known = rlx.compile(_graph(build, rlx.Dim("h", height, height)), "reference")
+        np.testing.assert_allclose(exe(x), known(x), rtol=1e-5)
+    for height in (4, 1, 0):
+        with pytest.raises(OutOfRange, match=f"where h is {height}."):
+            exe(np.ones((1, 2, height, 8), np.float32))
+
+
+def test_a_program_from_a_file_refuses_it_too(tmp_path: Any) -> None:
+    rlx.compile(_graph(_strided), cache=False).save(tmp_path / "net.rlx")
+    exe: Any = rlx.load(tmp_path / "net.rlx")
+    assert exe(np.ones((1, 2, 5, 8), np.float32)).shape == (1, 3, 1, 1)
+    with pytest.raises(OutOfRange, match="the window spans 5, but the padded axis 2 is h"):
+        exe(np.ones((1, 2, 4, 8), np.float32))
+
+
+def test_what_is_shown_at_compile_is_not_asked_again() -> None:
+    g = rlx.Graph("net")
+    x = g.input("x", [1, 2, rlx.Dim("h", 1, 99), 8])
+    w = g.constant(np.ones((2, 2, 3, 3), np.float32))
+    same = ops.conv(ops.conv(x, w, padding=(1, 1, 1, 1)), w, padding=(1, 1, 1, 1))
+    g.set_outputs([same])
+    assert size_requirements(g) == ()
+
+
+def test_bodies_that_may_not_run_require_nothing() -> None:
+    def small(x: Any) -> Any:
+        return ops.narrow(ops.sum(x, axes=(1, 2)), axis=1, start=0, length=3)
+
+    def large(x: Any) -> Any:
+        return rlx.cond(ops.greater(ops.sum(x), 1e9), _relus, small, x)
+
+    g = _graph(large)
+    assert size_requirements(_graph(_relus))
+    assert size_requirements(g) == ()
+
+
+def test_requirements_are_noted_where_somebody_listens() -> None:
+    require(H - 1, "unheard")
+    with noting() as found:
+        require(H - 1, "it is too small")
+        require(H, "never")
+        with noting() as inner:
+            require(H - 2, "inner")
+    assert [(r.size, r.why) for r in found] == [(H - 1, "it is too small")]
+    assert [r.why for r in inner] == ["inner"]
+    found[0].check({"h": 1})
+    with pytest.raises(OutOfRange, match="it is too small, where h is 0"):
+        found[0].check({"h": 0})
+    with pytest.raises(GraphError, match="at once"):
+        require(-1, "at once")
