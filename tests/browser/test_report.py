@@ -167,10 +167,45 @@ def test_decisions_are_grouped_by_layer_and_sifted(opened: Opens) -> None:
 def test_kernels_are_sorted_by_any_column(opened: Opens) -> None:
     window = opened("kernels")
     rows = f"{SHOWN} tbody tr"
-    by_time = window.each(rows, "e.cells[2].innerText")
-    window.run(f"document.querySelectorAll('{SHOWN} th button')[2].click()")
-    assert window.each(rows, "e.cells[2].innerText") == sorted(by_time)
+    by_time = window.each(rows, "e.cells[3].innerText")
+    window.run(f"document.querySelectorAll('{SHOWN} th button')[3].click()")
+    assert window.each(rows, "e.cells[3].innerText") == sorted(by_time)
     assert window.run("return document.querySelector('[aria-sort=ascending]').textContent")
+
+
+def test_kernels_of_equal_layers_are_one_row(opened: Opens) -> None:
+    window = opened("kernels")
+    rows, called = f"{SHOWN} tbody tr", "report.data.kernels.filter((k) => k.phase !== 'prologue')"
+    groups, kernels = window.run(
+        f"const held = {called}; return [new Set(held.map((k) => k.group)).size, held.length]"
+    )
+    assert groups < kernels
+    counts = window.each(rows, "e.querySelector('[data-label=count]').innerText")
+    assert len(counts) == groups
+    assert sum(int(c[1:] or 1) for c in counts) == kernels
+    assert f"encoder.layer.0–{LAYERS - 1}" in window.run(TEXT)
+    assert f"{kernels} of {kernels} kernels" in window.run(TEXT)
+    window.click(f"{SHOWN} input[type=checkbox]")
+    assert len(window.each(rows)) == kernels
+
+
+def test_measured_decisions_of_a_group_are_summed(opened: Opens) -> None:
+    """Those reversed together are one measurement; negative numbers have one minus sign."""
+    window = opened()
+    window.run(
+        "const held = Map.groupBy(report.data.decisions.filter((d) => d.verdict), (d) => d.group);"
+        "const group = [...held.values()].find((g) => g.length >= 4);"
+        "group.forEach((d, i) => { d.kind = 'fusion'; d.ns = -1e9; d.launches = -6; });"
+        "const both = { ns: -30000, low: -40000, high: -20000, count: 2 };"
+        "group[0].measured = group[1].measured = both;"
+        "group[2].measured = { ns: -2000, low: -3000, high: -1000, count: 1 };"
+        "report.open('Decisions')"
+    )
+    (row,) = window.each(f"{SHOWN} tbody tr:first-child", "e.innerText")
+    assert "−32.0 µs (−43.0 µs to −21.0 µs)" in row
+    assert re.search(r"3 of \d+ measured", row)
+    assert re.search(r"−\d+\b", row)
+    assert "-" not in row.split("fus")[0]
 
 
 # -- the trace ------------------------------------------------------------------------------------
@@ -300,11 +335,16 @@ def test_tables_and_drawings_are_saved(opened: Opens) -> None:
     window = opened()
     kernels = window.run("return report.data.kernels.filter((k) => k.phase !== 'prologue').length")
     rows = list(csv.reader(io.StringIO(_saved(window, "Kernels", "CSV").decode())))
-    assert len(rows) == 1 + kernels
-    assert rows[0][:2] == ["measured", "share of a call"]
+    assert rows[0][:3] == ["measured (ns)", "share of kernel time (%)", "count"]
+    assert sum(int(row[2]) for row in rows[1:]) == kernels
+    assert sum(float(row[1]) for row in rows[1:]) == pytest.approx(100, abs=0.01)
     assert float(rows[1][0]) >= float(rows[-1][0])
+    ids = [row[rows[0].index("ids")].split("; ") for row in rows[1:]]
+    assert sum(map(len, ids)) == kernels
     for view in ("Overview", "Memory", "Decisions", "Roofline", "Trace"):
-        assert len(_saved(window, view, "CSV").splitlines()) > 2, view
+        saved = _saved(window, view, "CSV").decode()
+        assert len(saved.splitlines()) > 2, view
+        assert not re.search("Infinity|NaN|null|undefined", saved), view
     for view in ("Overview", "Graph", "Memory", "Roofline", "Trace"):
         drawn = ElementTree.fromstring(_saved(window, view, "SVG").decode())
         assert drawn.tag.endswith("svg")

@@ -14,7 +14,7 @@ from rlx.explain.naming import kernel_title
 from rlx.explain.op_families import ANCHORS, FAMILIES, family_of_all
 from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
 from rlx.explain.shapes import sized
-from rlx.explain.text import headline, op_count
+from rlx.explain.text import headline, kernel_groups, op_count
 from rlx.explain.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlx.explain.trace import Event, Trace
 
 SCRIPTS = (
-    "base", "state", "tables", "exports", "charts", "layout", "cards", "pane", "details",
+    "base", "state", "groups", "tables", "exports", "charts", "layout", "cards", "pane", "details",
     "overview", "graph", "kernels", "memory", "decisions", "roofline", "trace", "search", "start",
 )  # fmt: skip
 
@@ -54,6 +54,7 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
     sources: dict[str, int] = {}
     shown = sized(report)
     touching = _touching(report.decisions)
+    groups = kernel_groups(report.kernels)
     cut = set(report.cuts)
     makers = {b: k.id for k in reversed(report.kernels) for b in k.writes}
     arena = [b for b in report.buffers if b.space == "arena"]
@@ -61,7 +62,10 @@ def facts_of(report: Report, trace: Trace | None = None) -> dict[str, Any]:
         **_head(report),
         "kinds": FAMILIES,
         "anchors": ANCHORS,
-        "kernels": [_kernel(report, k, shown(k.shape), sources, touching) for k in report.kernels],
+        "kernels": [
+            _kernel(report, k, shown(k.shape), sources, touching) | {"group": groups[k.id]}
+            for k in report.kernels
+        ],
         "graph": kernel_graph(report),
         "model": source_graph(report),
         "sources": list(sources),
@@ -224,7 +228,8 @@ def _decision(d: ReportDecision) -> dict[str, Any]:
         "group": d.group.rsplit(" ", 3)[0], "what": d.what, "kind": d.kind, "where": d.where,
         "verdict": d.verdict, "reason": d.reason,
         "ns": d.predicted_ns, "bytes": d.bytes_saved, "launches": d.launches_saved,
-        "measured": {"ns": took["measured_ns"], "low": took["low_ns"], "high": took["high_ns"]}
+        "measured": {"ns": took["measured_ns"], "low": took["low_ns"], "high": took["high_ns"],
+                     "count": took["class_size"]}
         if took else None,
     }  # fmt: skip
 

@@ -198,13 +198,26 @@ class KernelLine:
         return merged([place_text(k.where, 1) for k in self.kernels])
 
 
+def kernel_groups(kernels: Sequence[ReportKernel]) -> dict[int, int]:
+    """The number of each kernel's group: those of the same ops, shapes and strategy at places that
+    differ in numbers alone, such as those of equal layers."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    found: dict[int, int] = {}
+    for k in kernels:
+        key = (
+            k.phase == "prologue", k.op, k.ops, k.shape, k.strategy, k.part,
+            template(place_text(k.where, 1)),
+        )  # fmt: skip
+        found[k.id] = numbers.setdefault(key, len(numbers))
+    return found
+
+
 def kernel_lines(report: Report) -> list[KernelLine]:
     """The kernels of a call, equal ones together, the longest first."""
-    held: dict[tuple[Any, ...], list[ReportKernel]] = {}
-    for k in report.kernels:
-        if k.phase != "prologue":
-            key = k.op, k.ops, k.shape, k.strategy, k.part, template(place_text(k.where, 1))
-            held.setdefault(key, []).append(k)
+    called = [k for k in report.kernels if k.phase != "prologue"]
+    groups, held = kernel_groups(called), dict[int, list[ReportKernel]]()
+    for k in called:
+        held.setdefault(groups[k.id], []).append(k)
     lines = [KernelLine(tuple(same)) for same in held.values()]
     return sorted(lines, key=lambda x: (-x.ns, x.kernels[0].id))
 

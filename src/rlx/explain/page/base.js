@@ -28,7 +28,7 @@ function scaled(value, units) {
 const time = (ns) => scaled(ns, ["ns", "µs", "ms", "s"]);
 const bytes = (n) => scaled(n, ["B", "kB", "MB", "GB", "TB"]);
 const flops = (n) => scaled(n, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"]);
-const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en"));
+const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en").replace("-", "−"));
 const plural = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 const percent = (part) => `${(100 * part).toFixed(1)} %`;
 

@@ -34,6 +34,24 @@ function fitting(text, room, size = 11) {
   return line ? `${line.replace(/[\s_/.,+]+$/, "")}…` : "";
 }
 
+/** The beginning and the end of a text, as much as fits: names of the same place differ at the end. */
+function fittingEnds(text, room, size = 11) {
+  if (widthOf(text, size) <= room) return text;
+  let most = text.length - 1;
+  const cut = () => `${text.slice(0, Math.ceil(most / 3))}…${text.slice(text.length - Math.floor(2 * most / 3))}`;
+  while (most > 4 && widthOf(cut(), size) > room) most -= 1;
+  return cut();
+}
+
+/** Shapes with names of dims cut, and as many of the shapes as fit. */
+function shortShape(shape, room) {
+  const all = shape.split(/,\s*(?=\w+\[)/).map((s) => s.replaceAll(/[A-Za-z_][\w.]{6,}(?=[,\]])/g, (name) => `${name.slice(0, 4)}…`));
+  let most = all.length;
+  const text = () => [...all.slice(0, most), ...(most < all.length ? [`${all.length - most} more`] : [])].join(", ");
+  while (most > 1 && widthOf(text(), 11) > room) most -= 1;
+  return text();
+}
+
 /** Zoom and pan over a range: wheel, drag, two fingers, and keys. `changed` draws it. */
 function zoomable(svg, whole, left, changed) {
   const seen = { from: whole[0], to: whole[1] };

@@ -1,7 +1,7 @@
 // Everything about one kernel, or one node of the model, at the side of the graph.
 function details(side, k) {
   const rows = [["kernel", `k${k.i}`], ["runs as", k.strategy], ["result", k.shape], ["as a formula", k.formula], ["memory traffic", bytes(k.bytes)], ["arithmetic", flops(k.flops)],
-    ["predicted", time(k.predicted_ns)], ["measured", k.measured_ns === null ? "" : time(k.measured_ns)], ["share of a call", k.phase === "prologue" ? "none: runs once, when weights are set" : percent(shareOf(k))]];
+    ["predicted", time(k.predicted_ns)], ["measured", k.measured_ns === null ? "" : time(k.measured_ns)], ["share of kernel time", k.phase === "prologue" ? "none: runs once, when weights are set" : percent(shareOf(k))]];
   if (k.measured_ns) {
     rows.push(["rate", `${(k.bytes / k.measured_ns).toFixed(1)} GB/s, ${(k.flops / k.measured_ns).toFixed(1)} GFLOP/s`]);
     if (k.roofline_share !== null) rows.push(["of roofline", `${(100 * k.roofline_share).toFixed(0)} %`]);

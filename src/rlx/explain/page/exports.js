@@ -1,6 +1,8 @@
 // What is shown, as files: tables as CSV, drawings as SVG and PNG.
 const quoted = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
-const csv = (head, rows) => [head, ...rows].map((row) => row.map((c) => quoted(c ?? "")).join(",")).join("\n") + "\n";
+/** Numbers to six digits, lists as one text, nothing for what is not known. */
+const plainValue = (v) => (Array.isArray(v) ? v.join("; ") : typeof v === "number" ? (Number.isFinite(v) ? String(Number.isInteger(v) ? v : Number(v.toPrecision(6))) : "") : v ?? "");
+const csv = (head, rows) => [head, ...rows].map((row) => row.map((c) => quoted(plainValue(c))).join(",")).join("\n") + "\n";
 
 /** A drawing by itself: styles that it has from the page are written into it. */
 function standalone(svg, box = null) {

@@ -25,8 +25,14 @@ view("Memory", (root) => {
     return height;
   });
   const zoom = zoomable(plot, [0, Math.max(1, DATA.steps)], left, () => plot.again());
-  const columns = [["bytes", "bytes", (b) => b.bytes, (b) => bytes(b.bytes), true], ["name", "buffer", (b) => b.name, (b) => b.name, false], ["offset", "offset", (b) => b.offset, (b) => count(b.offset), true], ["from", "from step", (b) => b.from, (b) => count(b.from), true], ["to", "to step", (b) => b.to, (b) => count(b.to), true],
-    ["maker", "written by", (b) => (b.kernel === null ? "" : DATA.kernels[b.kernel].title), (b) => (b.kernel === null ? "the caller" : kernelLink(DATA.kernels[b.kernel])), false], ["note", "note", (b) => b.note, (b) => b.note, false]];
+  const numbers = [["offset", "offset", "bytes"], ["from", "from step", ""], ["to", "to step", ""]];
+  const columns = [
+    { key: "bytes", title: "size", unit: "bytes", value: (b) => b.bytes, cell: (b) => bytes(b.bytes) },
+    { key: "name", title: "buffer", value: (b) => b.name },
+    ...numbers.map(([key, title, unit]) => ({ key, title, unit, value: (b) => b[key], cell: (b) => count(b[key]) })),
+    { key: "maker", title: "written by", value: (b) => (b.kernel === null ? "the caller" : DATA.kernels[b.kernel].title), cell: (b) => (b.kernel === null ? "the caller" : kernelLink(DATA.kernels[b.kernel])) },
+    { key: "note", title: "note", value: (b) => b.note },
+  ];
   root.append(make("div", { class: "head" }, make("h2", {}, "The arena over a call"), ...zoomButtons(zoom), exportButtons("memory", { rows: () => held.csv(), drawing: () => [plot] })),
     make("p", { class: "note" }, `One block of ${bytes(DATA.arena_bytes)} holds ${plural(DATA.buffers.length, "buffer")} over ${plural(DATA.steps, "step")}: buffers whose lives do not overlap use the same bytes. Without reuse they would take ${bytes(whole)}.`),
     plot, legend([...DATA.kinds.map((name, i) => [i, name]).filter(([i]) => DATA.buffers.some((b) => b.kernel !== null && kindOf(b) === i)).map(([i, name]) => [`var(--c${i})`, `written by ${name}`]), ...(DATA.buffers.some((b) => b.kernel === null) ? [["var(--given)", "input or constant"]] : []), ...(DATA.buffers.some((b) => b.note.includes("in place")) ? [["transparent", "dashed: in place, over an operand", "dashed"]] : [])]));

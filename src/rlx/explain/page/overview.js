@@ -20,69 +20,42 @@ view("Overview", (root) => {
 
 /** One chart: time of a call by kernel, by layer, by kind, or by part of a layer. */
 function whereTimeGoes(root) {
-  const by = { value: "kernel" };
-  const groups = { kind: (k) => DATA.kinds[k.kind], layer: (k) => DATA.graph.layers[k.i] || "outside layers", part: (k) => k.part, kernel: (k) => `${k.title}\n${k.shape}` };
-  const rows = () => {
-    const held = new Map();
-    for (const k of perCall) {
-      const key = groups[by.value](k);
-      const row = held.get(key) ?? { name: by.value === "kernel" ? `${k.title}  ${k.shape}` : key, kernels: [], ns: 0, kind: k.kind };
-      row.kernels.push(k);
-      row.ns += kernelTime(k);
-      held.set(key, row);
-    }
-    return [...held.values()].sort((a, b) => b.ns - a.ns);
-  };
-  const MOST = 8;
+  const by = { value: "kernel" }, MOST = 8;
+  const keys = { kind: (k) => DATA.kinds[k.kind], layer: (k) => DATA.graph.layers[k.i] || "outside layers", part: (k) => k.part, kernel: (k) => k.group };
+  const rows = () => alike(perCall, keys[by.value]).map((all) => ({ ...kernelGroup(all), name: by.value === "kernel" ? all[0].title : keys[by.value](all[0]), place: by.value === "kernel" ? mergedName(all) || places(all[0].where, 1).replace(/ and \d+ more$/, "") : "" })).sort((a, b) => b.ns - a.ns);
   const plot = chart("Where the time of a call goes", (svg, width) => {
     const all = rows(), shown = all.slice(0, MOST), rest = all.slice(MOST);
-    if (rest.length) shown.push({ name: `${rest.length} others`, kernels: rest.flatMap((r) => r.kernels), ns: rest.reduce((s, r) => s + r.ns, 0), kind: 7, isOne: false });
-    const isNarrow = width < 560, row = isNarrow ? 44 : 27, left = isNarrow ? 8 : Math.min(400, width * 0.36), room = width - left - 150;
-    const longest = Math.max(...shown.map((r) => r.ns), 1e-9);
+    if (rest.length) shown.push({ ...kernelGroup(rest.flatMap((r) => r.all)), name: `${rest.length} others`, place: "", kind: 7, isRest: true });
+    const isNarrow = width < 560, left = isNarrow ? 8 : Math.min(440, width * 0.4), hasDetails = by.value === "kernel";
+    const high = (hasDetails ? 34 : 22) + (isNarrow ? 22 : 5), longest = Math.max(...shown.map((r) => r.ns), 1e-9);
+    const details = told(shown, isNarrow ? width - 16 : left - 22);
     shown.forEach((r, i) => {
-      const y = 6 + i * row, long = Math.max(2, room * r.ns / longest), many = r.kernels.length > 1 && r.isOne !== false ? ` ×${r.kernels.length}` : "";
-      const figure = `${time(r.ns)} · ${percent(r.ns / allTime)}`;
-      const box = draw("g", { class: "row", tabindex: "0", role: "button", "aria-label": `${r.name}${many}: ${figure}` });
-      box.append(draw("rect", { class: "hit", x: 0, y, width, height: row }));
-      if (isNarrow) box.append(draw("text", { x: left, y: y + 14 }, `${fitting(r.name, width - 60, 12)}${many}`), draw("rect", { class: "time", x: left, y: y + 21, width: long, height: 14, fill: `var(--b${r.kind})`, rx: 3 }), draw("text", { x: left + long + 8, y: y + 32 }, figure));
-      else box.append(draw("text", { x: left - 10, y: y + 17, "text-anchor": "end" }, `${fitting(r.name, left - 50, 12)}${many}`), draw("rect", { class: "time", x: left, y: y + 4, width: long, height: row - 8, fill: `var(--b${r.kind})`, rx: 3 }), draw("text", { x: left + long + 8, y: y + 17 }, figure));
-      const slowest = r.kernels.reduce((a, b) => (kernelTime(a) > kernelTime(b) ? a : b));
-      tooltip(box, () => `${r.name}${many}\n${figure}\n${places(r.kernels.flatMap((k) => k.where), 3)}`);
-      svg.append(pressed(box, () => find(slowest.i)));
+      const y = 6 + i * high, long = Math.max(2, (width - left - 150) * r.ns / longest), many = r.all.length > 1 && !r.isRest ? ` ×${r.all.length}` : "";
+      const figure = `${time(r.ns)} · ${percent(r.share)}`, full = [r.place, r.place && r.shape].filter(Boolean).join("\n");
+      const box = draw("g", { class: "row", tabindex: "0", role: "button", "aria-label": `${r.name}${many}${full ? `, ${full.replace("\n", ", ")}` : ""}: ${figure}` });
+      const title = { x: isNarrow ? left : left - 10, "text-anchor": isNarrow ? "start" : "end" }, at = isNarrow ? y + high - 21 : y + (high - 19) / 2;
+      box.append(draw("rect", { class: "hit", x: 0, y, width, height: high }), draw("text", { ...title, y: y + 16 }, `${fitting(r.name, (isNarrow ? width - 16 : left - 18) - widthOf(many, 12), 12)}${many}`));
+      if (hasDetails) box.append(draw("text", { class: "tick", ...title, y: y + 31 }, details[i]));
+      box.append(draw("rect", { class: "time", x: left, y: at, width: long, height: isNarrow ? 14 : 19, fill: `var(--b${r.kind})`, rx: 3 }), draw("text", { x: left + long + 8, y: at + (isNarrow ? 11 : 14) }, figure));
+      tooltip(box, () => [`${r.name}${many}`, figure, full || places(r.all.flatMap((k) => k.where), 3)].join("\n"));
+      svg.append(pressed(box, () => find(r.slowest.i)));
     });
-    return 12 + shown.length * row;
+    return 12 + shown.length * high;
   });
-  const csvRows = () => csv(["name", "kernels", "ns", "share"], rows().map((r) => [r.name, r.kernels.length, Math.round(r.ns), r.ns / allTime]));
-  root.append(make("div", { class: "head" }, make("h2", {}, `Where the time goes (${isMeasured ? "measured" : "predicted"})`),
+  const csvRows = () => csv(["name", "part of", "result", "kernels", "ids", "time (ns)", "share of kernel time (%)"], rows().map((r) => [r.name, r.place, r.place && r.shape, r.all.length, r.all.map((k) => `k${k.i}`), r.ns, 100 * r.share]));
+  root.append(make("div", { class: "head" }, make("h2", {}, `Where the time goes (${isMeasured ? "measured" : "predicted"}, shares of kernel time)`),
     choice("Time by", [["kernel", "by kernel"], ["layer", "by layer"], ["kind", "by kind"], ...(DATA.step ? [["part", "by part of a layer"]] : [])], "kernel", (v) => { by.value = v; plot.again(); }),
     exportButtons("time", { rows: csvRows, drawing: () => [plot] })), plot, kindLegend(perCall, "b"));
 }
 
-/** Equivalent decisions, such as those of equal layers, as one with their sum. */
-function grouped(decisions) {
-  const groups = new Map();
-  for (const d of decisions) {
-    const known = groups.get(d.group);
-    if (!known) { groups.set(d.group, { ...d, all: [d] }); continue; }
-    known.ns += d.ns;
-    known.bytes += d.bytes;
-    known.launches += d.launches;
-    known.all.push(d);
-  }
-  for (const g of groups.values()) if (new Set(g.all.map((d) => d.reason)).size > 1) g.reason = `largest: ${g.all.reduce((a, b) => (Math.abs(a.ns) >= Math.abs(b.ns) ? a : b)).reason}`;
-  return [...groups.values()];
-}
-
-/** Names that differ in numbers alone as one: encoder.layer.0–5. */
-function mergedPlaces(decisions) {
-  const names = decisions.map((d) => plainName(d.where[0] ?? "")), found = names.map((n) => n.match(/\d+/g) ?? []);
-  if (names.length < 2 || found.some((n) => n.length !== found[0].length)) return places(decisions[0].where);
-  let at = -1;
-  return names[0].replaceAll(/\d+/g, (held) => {
-    at += 1;
-    const values = [...new Set(found.map((n) => Number(n[at])))].sort((a, b) => a - b);
-    if (values.length === 1) return held;
-    const last = values[values.length - 1];
-    return `${values[0]}${last - values[0] + 1 === values.length ? "–" : "…"}${last}`;
+/** The place and the shape of each row, as far as they fit; of rows that read the same, the kernel as well. */
+function told(rows, room) {
+  const known = new Set(), hasPlaces = rows.some((r) => r.place);
+  return rows.map((r) => {
+    if (r.isRest) return plural(r.all.length, "kernel");
+    if (!r.place) return hasPlaces ? r.shape : "";
+    const shape = shortShape(r.shape, room * 0.55), text = `${fittingEnds(r.place, room - widthOf(` · ${shape} · k999`))} · ${shape}`, key = `${r.name} ${text}`;
+    if (!known.has(key)) { known.add(key); return text; }
+    return `${text} · k${r.slowest.i}`;
   });
 }

@@ -2,7 +2,7 @@
 view("Roofline", (root) => {
   const points = perCall.filter((k) => k.flops > 0 && k.bytes > 0 && kernelTime(k) > 0), roofs = DATA.roofs;
   const rate = (k) => k.flops / kernelTime(k), dense = (k) => k.flops / k.bytes;
-  const rows = () => csv(["kernel", "part of", "flop per byte", "GFLOP/s", "GB/s", "ns"], points.map((k) => [k.title, places(k.where), dense(k), rate(k), k.bytes / kernelTime(k), kernelTime(k)]));
+  const rows = () => csv(["kernel", "id", "part of", "FLOP per byte", "GFLOP/s", "GB/s", "time (ns)"], points.map((k) => [k.title, `k${k.i}`, k.where.map(plainName), dense(k), rate(k), k.bytes / kernelTime(k), kernelTime(k)]));
   root.append(make("div", { class: "head" }, make("h2", {}, `Roofline, at ${isMeasured ? "measured" : "predicted"} times`), points.length && roofs && exportButtons("roofline", { rows, drawing: () => [plot] })));
   root.append(...[make("p", { class: "note" }, "A kernel on a slanted line moves bytes as fast as that memory does; one on the flat line computes as fast as the machine can. Below both, it could be faster. The area of a dot is its share of the time."), points.some((k) => (k.roofline_share ?? 0) > 1.05) && make("p", { class: "note" }, "Some kernels are above the limits: this machine is faster than the default rates of the target. rlx calibrate measures its own.")].filter(Boolean));
   if (!points.length || !roofs) { root.append(make("p", {}, "There is no kernel with arithmetic to show.")); return; }

@@ -15,28 +15,33 @@ const bar = (part) => make("span", { class: "share" }, make("span", { class: "ba
 const shareCell = (part) => make("span", {}, bar(part), percent(part));
 const kernelLink = (k) => make("button", { type: "button", class: "link", onclick: () => find(k.i) }, breakable(k.title));
 
-/** Columns are [key, title, value for sorting, cell, is it a number]; the rest is state of the table. */
+/** Columns have a key, a title and a value for each row, null where there is none. The unit of numbers
+ * goes into the title of a saved table; cells and the order are those of values, unless `cell` and
+ * `sort` say otherwise. A column whose cell is null is in saved tables alone. */
 function sortedTable(root, name, columns, rows, order) {
-  const state_ = { order, isUp: false, most: 200 };
+  const state_ = { order, isUp: false, most: 200 }, seen = columns.filter((c) => c.cell !== null);
   const body = make("tbody"), more = button("Show more", () => { state_.most += 600; show(); });
-  const heads = columns.map((c) => make("th", { scope: "col", "aria-sort": "none", class: c[4] ? "number" : null },
-    button(c[1], () => { state_.isUp = state_.order === c[0] ? !state_.isUp : !c[4]; state_.order = c[0]; show(); })));
+  const isNumber = (c) => c.isNumber ?? "unit" in c, cell = (c, row) => (c.cell ?? ((r) => plainValue(c.value(r))))(row);
+  const heads = seen.map((c) => make("th", { scope: "col", "aria-sort": "none", class: isNumber(c) ? "number" : null },
+    button(c.title, () => { state_.isUp = state_.order === c.key ? !state_.isUp : !isNumber(c); state_.order = c.key; show(); })));
   let held = rows;
   root.append(make("table", { "aria-label": name }, make("thead", {}, make("tr", {}, ...heads)), body), more);
   function sorted() {
-    const by = columns.find((c) => c[0] === state_.order), sign = state_.isUp ? 1 : -1;
-    return held.map((row, i) => [row, by[2](row), i]).sort((a, b) => (a[1] < b[1] ? -sign : a[1] > b[1] ? sign : a[2] - b[2])).map(([row]) => row);
+    const by = columns.find((c) => c.key === state_.order), sign = state_.isUp ? 1 : -1;
+    const key = (row) => { const v = (by.sort ?? by.value)(row); return Array.isArray(v) ? v.join(" ") : v; };
+    const compared = ([, a, i], [, b, j]) => (a === null || b === null ? (a === null) - (b === null) : a < b ? -sign : a > b ? sign : 0) || i - j;
+    return held.map((row, i) => [row, key(row), i]).sort(compared).map(([row]) => row);
   }
   function show() {
     const all = sorted();
     more.hidden = all.length <= state_.most;
-    columns.forEach((c, i) => heads[i].setAttribute("aria-sort", c[0] !== state_.order ? "none" : state_.isUp ? "ascending" : "descending"));
+    seen.forEach((c, i) => heads[i].setAttribute("aria-sort", c.key !== state_.order ? "none" : state_.isUp ? "ascending" : "descending"));
     body.replaceChildren(...all.slice(0, state_.most).map((row) => make("tr", {},
-      ...columns.map((c) => make("td", { class: c[4] ? "number" : null, "data-label": c[1] }, breakable(c[3](row)))))));
+      ...seen.map((c) => make("td", { class: isNumber(c) ? "number" : null, "data-label": c.title }, breakable(cell(c, row)))))));
   }
   show();
   return {
     set: (fresh) => { held = fresh; state_.most = 200; show(); },
-    csv: () => csv(columns.map((c) => c[1]), sorted().map((row) => columns.map((c) => c[2](row)))),
+    csv: () => csv(columns.map((c) => (c.unit ? `${c.title} (${c.unit})` : c.title)), sorted().map((row) => columns.map((c) => c.value(row)))),
   };
 }

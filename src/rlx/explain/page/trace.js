@@ -32,7 +32,7 @@ function track(root, group) {
   }
   const zoom = zoomable(plot, [0, Math.max(1, group.ns)], left, () => plot.again());
   plot.zoom = zoom;
-  const rows = () => csv(["track", "span", "start ns", "ns", "tasks"], group.tracks.flatMap((t) => t.spans.map((s) => [t.name, s.name, s.start, s.ns, s.parts])));
+  const rows = () => csv(["track", "span", "start (ns)", "duration (ns)", "tasks"], group.tracks.flatMap((t) => t.spans.map((s) => [t.name, s.name, s.start, s.ns, s.parts])));
   const note = group.name === "Calls" ? `In a build with timers around each kernel; a call of the program itself takes ${DATA.call.ns ? time(DATA.call.ns) : "less"}. ` : "";
   root.append(make("div", { class: "head" }, make("h2", {}, group.name), ...zoomButtons(zoom), exportButtons(group.name.toLowerCase(), { rows, drawing: () => [plot] })),
     make("p", { class: "note" }, `${time(group.ns)} in all. ${note}Wheel or + and − zoom, drag or arrow keys pan; press a span for its kernel.`), plot);
