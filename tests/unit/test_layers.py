@@ -32,6 +32,7 @@ FOR_ANNOTATIONS = {
 """Imports that only type checkers read may name what is above, for these reasons."""
 LAZY = {
     "runtime/session.py": ("frontends", "a path is loaded by the front end of its format"),
+    "explain/__init__.py": ("frontends", "a path is loaded by the front end of its format"),
     "cost/targets.py": ("backends", "documented targets claim the kernels that are registered"),
 }
 """Modules that import from a layer above them when a function is called, and why."""

@@ -63,6 +63,7 @@ KEPT, ROW = stateful(), {"x": np.ones((1, 2), np.float32), "at": np.zeros(3, np.
 PIPELINE, SESSION = rlx.CompilePipeline(), rlx.Session("reference", cache=False)
 PROFILE = rlx.profile_graph_io(graph())
 NODE = EXE.lir.mir.graph.outputs[0]
+REPORT = EXE.explain()
 LEAF = {"name": "x", "shape": rlx.Shape([2]), "dtype": None}
 REQUEST: dict[str, Any] = {
     "model": graph(), "threads": 1, "cache": False, "precision": None, "options": None,
@@ -80,11 +81,20 @@ CALLS: dict[str, Call] = {
     "load of text": (rlx.load, {"source": "m.ir", "threads": 1}),
     "InferenceSession": (rlx.InferenceSession, {
         "path_or_bytes": "m.rlx", "sess_options": None, "providers": ["CPUExecutionProvider"],
+        "provider_options": [{}],
     }),
     "InferenceSession.run": (
         lambda names, feed: rlx.InferenceSession("m.rlx").run(names, feed),
         {"names": None, "feed": {"x": X}},
     ),
+    "InferenceSession.run of names": (
+        lambda name: rlx.InferenceSession("m.rlx").run([name, name], {"x": X}), {"name": "y"},
+    ),
+    "explain": (rlx.explain, {"model": graph(), "target": "cpu", "options": None}),
+    "explain of a path": (rlx.explain, {"model": "m.ir"}),
+    "explain.why": (rlx.explain.why, {"report": REPORT, "name": "y"}),
+    "explain.diff": (rlx.explain.diff, {"before": REPORT, "after": REPORT}),
+    "explain.replay": (rlx.explain.replay, {"model": graph(), "report": REPORT}),
     "threads": (rlx.threads, {"most": 2}),
     "save": (rlx.save, {"model": graph(), "path": "a.ir"}),
     "export_web": (
@@ -108,6 +118,24 @@ CALLS: dict[str, Call] = {
     "StateSession.save": (KEPT.save, {"path": "s.rlx"}),
     "StateSession.load": (lambda path: [KEPT.save("s.rlx"), KEPT.load(path)], {"path": "s.rlx"}),
     "Executable.save": (EXE.save, {"path": "a.rlx", "weights": True}),
+    "Executable": (
+        rlx.Executable, {"loaded": EXE.loaded, "variants": None, "source": None, "before": ()},
+    ),
+    "Executable.load": (
+        lambda path, threads, device: [EXE.save("e.rlx"), rlx.Executable.load(
+            path, threads=threads, device=device
+        )],
+        {"path": "e.rlx", "threads": None, "device": None},
+    ),
+    "Executable.warmup": (EXE.warmup, {"calls": [{"n": 3}]}),
+    "Executable.warmup of an input": (lambda x: EXE.warmup([{"x": x}]), {"x": (2, 4)}),
+    "Executable.settled": (EXE.settled, {"inputs": [X]}),
+    "Executable.step": (lambda x: [EXE.step(x), EXE.finish()], {"x": X}),
+    "Executable.measure": (EXE.measure, {
+        "inputs": [X], "most": 1, "seconds": 0.01, "progress": None,
+    }),
+    "Executable.prologue": (EXE.prologue, {"params": PARAMS}),
+    "Executable.code_facts": (EXE.code_facts, {"n": 3}),
     "Executable.set_params": (EXE.set_params, {"params": PARAMS}),
     "Executable.run": (EXE.run, {"inputs": {"x": X}, "outputs": ["y"], "out": None}),
     "Executable.__call__": (lambda x, out: EXE(x, out=out), {"x": X, "out": None}),
@@ -213,8 +241,8 @@ NO_CALL = {
     "Decision", "DispatchReport", "FusionBenefit", "FusionReport", "GraphIoOptions",
     "GraphIoProfile", "LirModule", "CompileResult", "Node", "Error", "GraphError",
     "UnsupportedError", "FusionPolicy", "FusionTarget", "GraphStage", "Phase", "DType",
-    "BufferPlan", "Executable", "IoManifest", "Layout", "Slot", "Space", "View", "__version__",
-    "explain", "ops", "sym", "lm", "torch",
+    "BufferPlan", "IoManifest", "Layout", "Slot", "Space", "View", "__version__",
+    "ops", "sym", "lm", "torch",
     "from_pretrained",  # needs torch: tests/torch
 }  # fmt: skip
 """Values that rlx gives, enumerations, errors and modules: nobody calls them with arguments."""
@@ -233,6 +261,7 @@ def test_every_public_name_is_called() -> None:
     assert not {n for n in missing if callable(getattr(rlx, n))}, missing
 
 
+@pytest.mark.filterwarnings("ignore:.* cannot run here")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_type_is_an_error_of_rlx(name: str) -> None:
     call, good = CALLS[name]

@@ -1,5 +1,6 @@
 """Calls that a signature does not take: of every public function and method, by an unknown keyword,
-by too many and by too few arguments. Each is an rlx.Error that states the call that works.
+by too many and by too few arguments, and by values that its annotations do not allow. Each is an
+rlx.Error that states the call that works.
 
 What is public is found here, so that a new name is tested without being written down.
 """
@@ -10,14 +11,15 @@ import enum
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx.core.annotations import described, fits, resolved
 from rlx.core.errors import CallError
 from tests.effort import sample
 
@@ -98,6 +100,104 @@ def test_arguments_that_a_call_does_not_take(name: str) -> None:
         assert "no value for" in raised(function, *bound)
 
 
+# -- values that annotations do not allow ----------------------------------------------------------
+
+REGISTERS = {"rlx.custom_op"}
+"""What it is given stays: tests/unit/test_misuse.py calls it."""
+WRONG_VALUES: list[Any] = [object(), 3, 1.5, "a\0b", [3], {3: 3}, None]
+FITTING_VALUES: list[Any] = ["", 1, 1.0, True, None, [], {}, frozenset(), len, Path("q")]
+
+
+def example(hint: Any) -> Any:
+    """A value that an annotation allows, where one is easily made."""
+    for value in FITTING_VALUES:
+        if fits(value, hint):
+            return value
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return next(iter(hint))
+    is_made = isinstance(hint, type) and not inspect.isabstract(hint)
+    return object.__new__(hint) if is_made else None
+
+
+def hints_of(name: str) -> dict[str, tuple[inspect.Parameter, Any]]:
+    function, bound = ALL[name]
+    module = inspect.unwrap(function).__module__
+    parameters = list(inspect.signature(function).parameters.values())[len(bound) :]
+    return {p.name: (p, resolved(p.annotation, module)) for p in parameters}
+
+
+def call_with(name: str, argument: str, wrong: Any) -> None:
+    """One wrong value, and ones that fit for what else must be given."""
+    function, bound = ALL[name]
+    positional, named = [*bound], {}
+    for each, (p, hint) in hints_of(name).items():
+        value = wrong if each == argument else example(hint)
+        if each != argument and (p.default is not p.empty or p.kind is p.VAR_POSITIONAL):
+            continue
+        if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+            positional.append(value)
+        elif p.kind is not p.VAR_KEYWORD or each == argument:
+            named[each] = value
+    function(*positional, **named)
+
+
+ANNOTATED = [
+    (name, argument)
+    for name in ALL.keys() - REGISTERS
+    for argument, (_, hint) in hints_of(name).items()
+    if not fits(WRONG_VALUES[0], hint)
+]
+
+
+def test_annotations_are_understood() -> None:
+    """Names that are imported for type checkers only among them."""
+    assert len(ANNOTATED) > 300
+    assert {("rlx.explain.why", "report"), ("rlx.lm.load", "path")} <= set(ANNOTATED)
+    assert ("rlx.Executable.__init__", "loaded") in ANNOTATED
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in ANNOTATED}))
+def test_values_that_an_annotation_does_not_allow(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call with a wrong value raises is an error of rlx, whatever it fails at."""
+    monkeypatch.chdir(tmp_path)
+    for argument in (a for n, a in ANNOTATED if n == name):
+        hint = hints_of(name)[argument][1]
+        for value in (v for v in WRONG_VALUES if not fits(v, hint)):
+            try:
+                call_with(name, argument, value)
+            except rlx.Error:
+                continue
+            except Exception as error:
+                pytest.fail(f"{name}({argument}={value!r}): {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize(
+    ("hint", "allowed", "others", "told"),
+    [
+        (int, [1, np.int64(1)], [1.5, True, "1", None], "a whole number"),
+        (float, [1, 1.5, np.float32(1)], ["1", None, [1.0]], "a number"),
+        (bool, [True, np.True_], [1, None], "True or False"),
+        (str | None, ["", None], [b"", 1], "a string, or None"),
+        (Literal["a", 1], ["a", 1], ["b", 1.0, True], "'a' or 1"),
+        (Sequence[str], [[], ["a"], ("a",)], ["ab", [1], None, {"a"}], "a list of strings"),
+        (Mapping[str, int], [{}, {"a": 1}], [{1: 1}, {"a": "b"}, []], "a dict"),
+        (Callable[..., Any], [len, int], [3, "len"], "a function"),
+        (tuple[int, ...], [(), (1, 2), [3]], [("a",), 3], "a list of whole numbers"),
+        (rlx.Error, [rlx.Error()], [ValueError()], "an Error"),
+        (Any, [3, None, object()], [], "an Any"),
+    ],
+    ids=str,
+)
+def test_what_annotations_allow(
+    hint: Any, allowed: list[Any], others: list[Any], told: str
+) -> None:
+    assert all(fits(v, hint) for v in allowed)
+    assert not any(fits(v, hint) for v in others)
+    assert described(hint) == told
+
+
 def exe() -> rlx.Executable:
     g = rlx.Graph("g")
     x, w = g.input("x", [rlx.Dim("n", 1, 9), 4]), g.param("w", [4, 2])
@@ -116,6 +216,11 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: exe().bind(y=1), "there is no input 'y'. It has: x"),
     (lambda: exe().memory(m=1), "there is no named dim 'm'. It has: n"),
     (lambda: rlx.explain(rlx.Graph(), tgt="cpu"), "Did you mean 'target'?"),  # pyright: ignore
+    (lambda: rlx.explain.why(3, "x"), "why(): report is 3. Give a Report."),  # pyright: ignore
+    (lambda: rlx.explain.diff("a", "b"), "diff(): before is 'a'. Give a Report."),  # pyright: ignore
+    (lambda: rlx.lm.load(3), "path is 3. Give a path"),  # pyright: ignore
+    (lambda: rlx.Executable(3), "Executable(): loaded is 3. Give a LoadedProgram, or None."),  # pyright: ignore
+    (lambda: rlx.Executable(None), "rlx.compile and rlx.load make them"),
 ]
 
 

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from rlx.core.arrays import is_array
 from rlx.core.errors import Error, GraphError
 from rlx.core.intervals import whole
-from rlx.core.public_calls import marked_public, raise_misuse
+from rlx.core.public_calls import marked_public, raise_misuse, require_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,11 +123,13 @@ def checked_by(error: type[Error], **kinds: Kind) -> Callable[[Callable[P, R]], 
         def checking(*args: P.args, **kwargs: P.kwargs) -> R:
             for name, value in (*zip(names, args), *kwargs.items()):
                 if name in kinds and not kinds[name].accepts(value):
-                    raise_misuse(function, args, kwargs)
+                    require_signature(function, args, kwargs)
                     kinds[name].check(name, value, error)
             try:
                 return function(*args, **kwargs)
-            except TypeError:
+            except Error:
+                raise
+            except Exception:
                 raise_misuse(function, args, kwargs)
                 raise
 

@@ -1,5 +1,9 @@
-"""Public functions and classes: a call with arguments that its signature does not take is one
-`rlx.Error`, which states the call that works."""
+"""Public functions and classes: a call with arguments that its signature does not take, or that are
+outside of what is declared for them, is one `rlx.Error`, which states the call that works.
+
+Calls that succeed are not slowed down: arguments are compared with the signature, and with its
+annotations, once something has failed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import functools
 import inspect
 import os
 import re
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-from rlx.core.errors import CallError
+from rlx.core.errors import CallError, Error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +36,9 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except TypeError:
+        except Error:
+            raise
+        except Exception:
             raise_misuse(function, args, kwargs)
             raise
 
@@ -72,16 +79,52 @@ def user_frame() -> tuple[FrameType, int]:
 def raise_misuse(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise where the arguments do not fit the signature; a TypeError of another cause does not."""
+    """Raise where the arguments of a call that failed do not fit the signature, or what it declares
+    for one of them; an exception of another cause stays what it is."""
+    from rlx.core.annotations import described, fits, resolved
+
+    signature = require_signature(function, args, kwargs)
+    for name, given in signature.arguments.items():
+        parameter = signature.signature.parameters[name]
+        hint = resolved(parameter.annotation, function.__module__)
+        for value in _each(parameter, given):
+            if not fits(value, hint):
+                called, shown = (
+                    _name(function, *_bound(signature.signature, args)),
+                    reprlib.repr(value),
+                )
+                text = f"{called}(): {name} is {shown}. Give {described(hint)}."
+                raise CallError(text) from None
+
+
+def require_signature(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments by name; an error where the signature does not take them."""
     signature = inspect.signature(function)
     try:
-        signature.bind(*args, **kwargs)
+        return signature.bind(*args, **kwargs)
     except TypeError as why:
-        takes = [p for n, p in signature.parameters.items() if n not in ("self", "cls")]
-        bound = args[: len(signature.parameters) - len(takes)]
+        bound = _bound(signature, args)
+        takes = list(signature.parameters.values())[len(bound) :]
         name, count = _name(function, *bound), len(args) - len(bound)
         text = f"{name}(): {_reason(str(why), takes, count)} {_next(name, takes, kwargs)}"
         raise CallError(text) from None
+
+
+def _bound(signature: inspect.Signature, args: Sequence[Any]) -> Sequence[Any]:
+    """The object or class that a method is called on."""
+    return args[: next(iter(signature.parameters), "") in ("self", "cls")]
+
+
+def _each(parameter: inspect.Parameter, given: Any) -> Sequence[Any]:
+    match parameter.kind:
+        case parameter.VAR_POSITIONAL:
+            return given
+        case parameter.VAR_KEYWORD:
+            return list(given.values())
+        case _:
+            return (given,)
 
 
 def _name(function: Callable[..., Any], *bound: Any) -> str:

@@ -32,8 +32,8 @@ def explain(
     *,
     options: FusionOptions | None = None,
 ) -> Report:
-    """The report of compiling `model` for `target`; no code is made. An executable, or a result of
-    a compile, is reported as it is."""
+    """The report of compiling `model` for `target`, a path or what else `rlx.load` takes among
+    them; no code is made. An executable, or a result of a compile, is reported as it is."""
     from rlx.explain.build import report_of
     from rlx.ir.bundle import Bundle
     from rlx.pipeline import CompilePipeline, CompileResult
@@ -42,6 +42,9 @@ def explain(
         return model.explain()
     if isinstance(model, CompileResult):
         return report_of(model)
+    held = _loaded(model)
+    if held is not model:
+        return explain(held, target, options=options)
     more = getattr(model, "decisions", ()) if isinstance(model, Bundle) else ()
     graph = model.graph if isinstance(model, Bundle) else model
     return report_of(CompilePipeline(_target(target), options=options).compile(graph), more)
@@ -65,10 +68,20 @@ def diff(before: Report, after: Report) -> Difference:
 
 @public
 def replay(model: Any, report: Report | str) -> Graph:
-    """The optimised graph, made anew from the model and a report (or its JSON) alone."""
+    """The optimised graph, made anew from the model, or its path, and a report (or its JSON)
+    alone."""
     from rlx.explain.replay_report import replayed
 
-    return replayed(model, report)
+    return replayed(_loaded(model), report)
+
+
+def _loaded(model: Any) -> Any:
+    """What is in a file, where it is a path or another source of a model."""
+    from rlx.frontends.files import SOURCE, load
+    from rlx.ir.bundle import Bundle
+
+    is_source = isinstance(model, str) or (not isinstance(model, Bundle) and SOURCE.accepts(model))
+    return load(model) if is_source else model
 
 
 def _target(given: str | FusionTarget | Target) -> Target:

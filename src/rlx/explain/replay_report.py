@@ -21,7 +21,7 @@ from rlx.ir.plan_nodes import with_all_items
 from rlx.ir.verify import verify
 from rlx.passes.context import Context
 from rlx.passes.options import DispatchPolicy, FusionOptions
-from rlx.pipeline import optimised
+from rlx.pipeline import cannot_compile, optimised
 
 CHANGES = ("rule", "fusion", "lowering", "precision", "layout")
 """Kinds of decisions that change the graph where their verdict is yes."""
@@ -88,7 +88,10 @@ def _graph(model: Any) -> Graph:
     from rlx.ir.hir import HirModule
 
     lowered = model.lower() if isinstance(model, HirModule) else model
-    return lowered if isinstance(lowered, Graph) else lowered.graph
+    graph = getattr(lowered, "graph", lowered)
+    if not isinstance(graph, Graph):
+        raise cannot_compile(model)
+    return graph
 
 
 def _target(report: Report) -> Target:

@@ -19,7 +19,7 @@ import numpy as np
 from rlx.core.arguments import FUNCTION, NONE, TEXT
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.core.public_calls import public, public_class, raise_misuse
+from rlx.core.public_calls import public, public_class, require_signature
 from rlx.core.shape import Shape
 from rlx.frontends.structures import Structure, distinct, flattened, has_leaf, rebuilt
 from rlx.ir.mir import Graph, MirModule, Node
@@ -208,7 +208,7 @@ class Jit:
         if options:
             from rlx.runtime.session import compile as compiled
 
-            raise_misuse(compiled, (function,), options)
+            require_signature(compiled, (function,), options)
         self.function = function
         self._options = dict(options)
         self._compiled: dict[Any, tuple[Traced, Any]] = {}

@@ -13,9 +13,24 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from rlx.core.arguments import (
+    COUNT,
+    FLAG,
+    MAPPING,
+    NONE,
+    PATH,
+    SECONDS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Kind,
+    instance,
+    takes,
+)
 from rlx.core.errors import Error
+from rlx.core.intervals import whole
 from rlx.core.pages import return_freed_memory
-from rlx.core.public_calls import public, public_class
+from rlx.core.public_calls import public_class
 from rlx.frontends.gguf.caches import CacheFormat, CacheKind
 from rlx.frontends.gguf.model import GgufModel
 from rlx.frontends.gguf.model import load as load_gguf
@@ -24,7 +39,7 @@ from rlx.lm.decoder import ArgumentDecoder, Decoder, SessionDecoder
 from rlx.lm.drafting import Drafter, DraftModel, PromptLookup
 from rlx.lm.embedding import Embedder
 from rlx.lm.engine import Engine
-from rlx.lm.generation import Delivered, Piece, Request
+from rlx.lm.generation import Generation, Piece, Request
 from rlx.lm.sampling import Sampling, log_probabilities
 from rlx.lm.template import Message, Template
 from rlx.lm.tokenizer import Tokenizer, tokenizer_of
@@ -42,6 +57,11 @@ PRECISIONS = {
 """What products are carried out in, as `rlx.compile` calls it."""
 KV_FORMATS = get_args(CacheFormat)
 Prompt = str | Sequence[int]
+PROMPT = Kind("a text, or a list of tokens", lambda v: isinstance(v, str) or _are_tokens(v))
+PROMPTS = Kind("a list of texts, or of lists of tokens", lambda v: _are_all(v, PROMPT.accepts))
+MESSAGES = Kind(
+    'a list such as [{"role": "user", "content": "…"}]', lambda v: _are_all(v, MAPPING.accepts)
+)
 
 
 @public_class
@@ -84,6 +104,7 @@ class LanguageModel:
         iterator ends the work."""
         return self.engine.pieces(self.request(prompt, **how))
 
+    @takes(messages=MESSAGES)
     def chat(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, **how: Any
     ) -> Iterator[Piece]:
@@ -94,22 +115,27 @@ class LanguageModel:
         """A whole answer, once it is there."""
         return self.complete_all([prompt], **how)[0]
 
+    @takes(prompts=PROMPTS, n=COUNT)
     def complete_all(self, prompts: Sequence[Prompt], *, n: int = 1, **how: Any) -> list[Answer]:
         """Whole answers to several prompts, computed together; `n` of each, with seeds that follow
         one another. Each is the answer that its prompt gets alone."""
-        if n < 1:
-            raise Error(f"n is {n}: at least 1.")
         requests = [r for p in prompts for r in with_seeds(self.request(p, **how), n)]
-        found: list[list[Delivered]] = [[] for _ in requests]
-        made = [self.engine.submit(r, f.append) for r, f in zip(requests, found)]
+        made: list[Generation] = []
         try:
+            for request in requests:
+                made.append(self.engine.submit(request))
             while not all(g.is_done for g in made):
                 self.engine.step()
         finally:
             for generation in made:
                 generation.cancel()
-        return [_answer(r, f) for r, f in zip(requests, found)]
+        return [_answer(g) for g in made]
 
+    @takes(
+        prompt=PROMPT, max_tokens=WHOLE, stop=TEXT | TEXTS, sampling=NONE | instance(Sampling),
+        logprobs=NONE | WHOLE, schema=NONE | MAPPING, regex=NONE | TEXT, grammar=NONE | TEXT,
+        context_shift=FLAG, ignore_end=FLAG,
+    )  # fmt: skip
     def request(
         self,
         prompt: Prompt,
@@ -148,12 +174,14 @@ class LanguageModel:
             ignores_end=ignore_end,
         )
 
+    @takes(prompt=PROMPT)
     def tokens_of(self, prompt: Prompt) -> list[int]:
         """The tokens of a text; tokens as they are."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         return [int(t) for t in prompt]
 
+    @takes(messages=MESSAGES)
     def prompt_of(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None
     ) -> list[int]:
@@ -163,6 +191,7 @@ class LanguageModel:
         text = self.template.render(messages, tools=tools)
         return self.tokenizer.encode(text, special=True)
 
+    @takes(text=PROMPT)
     def score(self, text: Prompt) -> Array:
         """The log-probability of each token of a text after the first, given those before it."""
         ids = self.tokens_of(text)
@@ -177,6 +206,7 @@ class LanguageModel:
         self.engine.logits(ids, take)
         return np.array(made)
 
+    @takes(texts=PROMPT | PROMPTS)
     def embed(self, texts: Prompt | Sequence[Prompt]) -> Array:
         """A vector of unit length for each text, pooled as the file says, or by the mean; of one
         text one vector. The first call compiles a program of its own for it."""
@@ -185,6 +215,7 @@ class LanguageModel:
         made = [self._embedder.embed(self._checked(self.tokens_of(t))) for t in listed]
         return made[0] if is_one else np.stack(made) if made else np.zeros((0, 0), np.float32)
 
+    @takes(tokens=COUNT, sequences=COUNT, depth=WHOLE, measure=FLAG, seconds=SECONDS)
     def explain(
         self,
         *,
@@ -241,7 +272,9 @@ class LanguageModel:
         return f"<LanguageModel {self.name!r}: context {self.context:,}>"
 
 
-@public
+@takes(
+    path=PATH, context=NONE | COUNT, slots=COUNT, draft=NONE | PATH, precision=TEXT, kv=NONE | TEXT
+)
 def load(
     path: str | os.PathLike[str],
     *,
@@ -266,8 +299,6 @@ def load(
     or "q8_0", int8 with a scale for each 32 elements, in half of f16's memory. `threads`, `target`
     and `cache` are as `rlx.compile` has them. What is not in the cache is compiled in a child
     process, so that memory is the same whether it was compiled or found."""
-    if slots < 1:
-        raise Error(f"slots is {slots}: at least 1.")
     session = ChildSession(target, threads=threads, cache=cache)
     executable = partial(session.compile, precision=_precision(precision, target))
     caches: CacheKind = "session" if session.target.holds_state else "arguments"
@@ -282,6 +313,15 @@ def load(
     embedder = Embedder(model, executable)
     return_freed_memory()
     return LanguageModel(model, tokenizer, decoder, model.context, embedder, drafter)
+
+
+def _are_all(values: Any, accepts: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list | tuple) and all(map(accepts, values))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _are_tokens(values: Any) -> bool:
+    is_list = isinstance(values, list | tuple | range | np.ndarray)
+    return is_list and all(whole(t) is not None for t in values)  # pyright: ignore[reportUnknownVariableType]
 
 
 def with_seeds(request: Request, n: int) -> list[Request]:
@@ -335,17 +375,16 @@ def _drafter(
     return DraftModel(compiled(small), small.context)
 
 
-def _answer(request: Request, found: list[Delivered]) -> Answer:
-    pieces = [p for p in found if isinstance(p, Piece)]
-    error = next((e for e in found if isinstance(e, Error)), None)
-    if error is not None:
-        raise error
+def _answer(generation: Generation) -> Answer:
+    pieces = generation.pieces
+    if generation.error is not None:
+        raise generation.error
     return Answer(
         "".join(p.text for p in pieces),
         tuple(t for p in pieces for t in p.tokens),
         tuple(v for p in pieces for v in p.log_probabilities),
         pieces[-1].finish_reason or "stop",
-        len(request.prompt),
+        len(generation.request.prompt),
         tuple(a for p in pieces for a in p.alternatives),
     )
 

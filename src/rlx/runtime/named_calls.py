@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.core.arguments import PATH
+from rlx.core.arguments import COUNT, NONE, PATH, WHOLE, takes
 from rlx.core.errors import Error
 from rlx.core.public_calls import public_class
 
@@ -41,6 +41,7 @@ class NamedCalls(ABC):
         """Name → shape, in order."""
 
     @staticmethod
+    @takes(threads=NONE | COUNT, device=NONE | WHOLE)
     def load(
         path: str | os.PathLike[str], *, threads: int | None = None, device: int | None = None
     ) -> Executable:
