@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rlx
+from rlx import ops
 from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.decision import Decision
 from rlx.explain.measure_decisions import Bench, Measurement, classes, interval, summary
@@ -196,6 +198,32 @@ def test_a_turned_build_computes_the_same(exe: Executable) -> None:
         assert np.allclose(other(bench.arrays[0]), exe(bench.arrays[0]), rtol=1e-5, atol=1e-6)
 
 
+def test_decisions_inside_branches_and_loops_have_an_effect() -> None:
+    """A loop of several steps has that of each."""
+
+    def body(name: str) -> rlx.Graph:
+        made = rlx.Graph(name)
+        x = made.input("x", [64, 64])
+        made.set_outputs([made.tanh(made.exp(x) * 0.5) + x])
+        return made
+
+    def effect(inside: Callable[[rlx.Graph, rlx.Node], rlx.Node]) -> float:
+        g = rlx.Graph("inside")
+        g.set_outputs([inside(g, g.input("x", [64, 64]))])
+        bench = Bench(rlx.compile(g), [np.zeros((64, 64), np.float32)])
+        found, _, _ = bench.candidates(40, lambda *_: None)
+        return sum(c.effect_ns for c in found if c.members[0].what == "fuse_region")
+
+    plain = effect(lambda g, x: g.tanh(g.exp(x) * 0.5) + x)
+    loop = effect(lambda g, x: ops.scan(x, body=body("step"), length=5, num_carries=1)[0])
+    branch = effect(
+        lambda g, x: ops.if_(g.sum(x) > 0.0, x, then=body("then"), else_=body("else"))[0]
+    )
+    assert plain > 0
+    assert branch == pytest.approx(plain)
+    assert loop == pytest.approx(5 * plain)
+
+
 def test_layers_alike_are_one_class() -> None:
     alike = [Decision(f"fuse:{i}", "fuse", (f"add at onnx /layer.{i}/Add",), True, "", 10.0, 64, 1)
              for i in range(3)]  # fmt: skip
@@ -243,7 +271,7 @@ def test_the_summary_counts_confirmed_verdicts() -> None:
 
 
 def test_a_measured_report_holds_times_and_is_else_the_same(exe: Executable) -> None:
-    plain = exe.explain()
+    plain = exe.explain([data(64)])
     made = exe.explain([data(64)], measure=True, seconds=0, most=3)
     assert made.without_timings() == plain.without_timings()
     per_call = [k for k in made.kernels if k.phase != "prologue"]

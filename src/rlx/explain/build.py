@@ -44,6 +44,7 @@ from rlx.ir.plan_report import lives_of
 from rlx.ir.states import is_state_update
 from rlx.passes.bodies import bodies_of, nodes_within
 from rlx.plan.alternatives import SPLIT
+from rlx.plan.phases import mark_planned
 from rlx.plan.planner import plan_choices
 from rlx.rules import all_rules
 from rlx.rules.engine import Fired, Missed
@@ -72,6 +73,7 @@ def report_of(
 
     result = at_sizes(result, sizes, model)
     lir = result.lir
+    mark_planned(lir.mir.graph, lir.plan.phases)  # as advice does, so that a second report is equal
     terms = Terms(lir.target, sizes=result.options.sizes, cached_rows=cached_rows)
     steps = steps_of(lir, result.options, backend)
     decisions = decisions_of(result, steps, more)

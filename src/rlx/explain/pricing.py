@@ -20,7 +20,10 @@ from rlx.cost.target import Target
 from rlx.cost.terms import Terms
 from rlx.ir.lir import BufferPlan, LirModule, Phase
 from rlx.ir.mir import Node
+from rlx.ir.plan_nodes import with_all_items
 from rlx.ops.op import Kind
+from rlx.passes.bodies import bodies_of
+from rlx.plan.planner import plan_buffers
 
 if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
@@ -57,11 +60,32 @@ class Prices:
     ) -> float:
         """What a call should take. `splits` are kernels that are known to be parallel, or not."""
         terms, known = Terms(self.target, sizes=sizes), splits or {}
-        kernels = [n for n in lir.plan.schedule if lir.plan.phases[n] is not Phase.PROLOGUE]
-        forced = {n: lir.split.get(n, known.get(key_of(n))) for n in kernels}
+        return self._schedule_ns(lir.plan, terms, lambda n: lir.split.get(n, known.get(key_of(n))))
+
+    def _schedule_ns(
+        self, plan: BufferPlan, terms: Terms, is_split: Callable[[Node], bool | None]
+    ) -> float:
+        """What runs on every call of a plan, or every time that a body runs."""
+        steps = [n for n in plan.schedule if plan.phases[n] is not Phase.PROLOGUE]
         return sum(
-            self.kernel_ns(n, terms, forced[n], more_of(n, lir.plan, terms)) for n in kernels
+            self._control_ns(n, plan, terms, is_split)
+            if n.decl.kind is Kind.CONTROL
+            else self.kernel_ns(n, terms, is_split(n), more_of(n, plan, terms))
+            for n in steps
         )
+
+    def _control_ns(
+        self, node: Node, plan: BufferPlan, terms: Terms, is_split: Callable[[Node], bool | None]
+    ) -> float:
+        """The longer side of a branch; the steps of a loop, one where no count is known."""
+        bodies = [plan_buffers(with_all_items(b), self.target, plan.alignment)
+                  for b in bodies_of(node)]  # fmt: skip
+        each = [self._schedule_ns(b, terms, is_split) for b in bodies]
+        is_branch = node.op == "if"
+        count = node.attrs.get("length", node.attrs.get("max_iterations"))
+        times = 1 if is_branch or count is None else terms.size_of(count)
+        inside = max(each) if is_branch else times * sum(each)
+        return self.target.machine.gate.dispatch_ns + inside
 
     def kernel_ns(
         self, node: Node, terms: Terms, is_split: bool | None = None, more: LayoutCost = NO_COST
