@@ -17,6 +17,12 @@ def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def deep_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = reports.layered(reports.MANY_LAYERS)
+    return reports.page(model, tmp_path_factory.mktemp("page") / "deep.html")
+
+
+@pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return reports.page(reports.layered(), tmp_path_factory.mktemp("page") / "report.html")
 

@@ -13,7 +13,7 @@ from rlx.explain.with_measurements import timed_report
 from rlx.ir.mir import Origin
 
 NODES = 1500
-LAYERS = 4
+LAYERS, MANY_LAYERS = 4, 12
 VIEWS = ("Overview", "Graph", "Kernels", "Memory", "Decisions", "Roofline", "Trace")
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 Model = tuple[rlx.Executable, dict[str, Any]]
@@ -33,7 +33,7 @@ def large() -> Model:
     return rlx.compile(g, "cpu"), {"x": np.ones((8, 32), np.float32)}
 
 
-def layered() -> Model:
+def layered(layers: int = LAYERS) -> Model:
     """Named layers, an input that every one of them reads, and two outputs."""
     g = rlx.Graph("layered")
     x, mask = g.input("tokens", rlx.Shape([64, 96])), g.input("mask", rlx.Shape([64, 96]))
@@ -44,7 +44,7 @@ def layered() -> Model:
         weights[name] = 0.1 * rng.standard_normal(dims).astype(np.float32)
         return g.param(name, rlx.Shape(dims))
 
-    for i in range(LAYERS):
+    for i in range(layers):
         with g.scope(Origin("block", f"encoder.layer.{i}")):
             up, down = weight(f"up.{i}", 96, 384), weight(f"down.{i}", 384, 96)
             hidden = g.gelu(g.matmul(x, up) + weight(f"bias.{i}", 384))

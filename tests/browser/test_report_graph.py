@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser.driver import Browser
-from tests.browser.reports import LAYERS, SIZES
+from tests.browser.reports import LAYERS, MANY_LAYERS, SIZES
 from tests.patience import eventually
 
 Opens = Callable[..., Browser]
@@ -69,6 +69,42 @@ def test_a_large_graph_is_placed_apart(opened: Opens, large_page: Path) -> None:
     window.click("button[title^=Unfold]")
     assert len(_cards(window)) > 300
     _check_drawn(window, "compiled")
+
+
+STUBS = PANES + (
+    "return [...p[arguments[0]].where.values()].filter((c) => c.stubs.length)"
+    ".map((c) => [c.key, c.stubs.map((e) => e.from), c.x, c.y, c.w])"
+)
+
+
+@pytest.mark.parametrize("mode", ["compiled", "original"])
+@pytest.mark.parametrize("title", ["Fold", "Unfold"])
+def test_a_value_that_many_read_is_a_stub_at_each(
+    opened: Opens, deep_page: Path, mode: str, title: str
+) -> None:
+    window = opened("graph", file=deep_page)
+    _pick(window, "Which graph", mode)
+    window.click(f"button[title^={title}]")
+    held, cards = window.run(STUBS, mode), _cards(window, mode)
+    (mask,) = (k for k, c in cards.items() if c["title"] == "mask")
+    assert [makers for _, makers, *_ in held] == [[mask]] * (MANY_LAYERS - 1)
+    edges = sum(len(below) for _, below in window.run(NEAR, mode))
+    assert window.run("return document.querySelectorAll('.edge').length") == edges
+    routes = window.run(PANES + "return [...p[arguments[0]].size.routes.keys()]", mode)
+    assert sum(r.startswith(f"{mask} ") for r in routes) == 1
+    names = window.each(
+        ".stub", "((b) => [e.textContent, b.x, b.y, b.width, b.height])(e.getBBox())"
+    )
+    assert len(names) == len(held)
+    for (text, x, y, width, height), (_, _, left, top, wide) in zip(names, held):
+        assert text == "mask"
+        assert left < x
+        assert x + width < left + wide / 2  # arrows come in the middle
+        assert y + height <= top
+    assert "read by 12" in window.each(".shapes text")
+    _check_drawn(window, mode)
+    window.run("document.querySelector('.stub').dispatchEvent(new MouseEvent('click'))")
+    assert window.run("return report.state.value") == mask
 
 
 def test_arrows_shapes_inputs_and_outputs(opened: Opens) -> None:

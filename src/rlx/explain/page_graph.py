@@ -7,7 +7,7 @@ kernels that read them. The page draws both, folded by layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlx.explain.naming import layers_of
@@ -44,13 +44,18 @@ def _layers(report: Report, edges: Sequence[Edge]) -> list[str]:
     called = [k for k in report.kernels if k.phase != ONCE]
     found = layers_of([k.where for k in called], [k.id for k in called])
     held = {f"k{k.id}": layer for k, layer in zip(called, found)}
+    return _with_readers([f"k{k.id}" for k in report.kernels], held, edges)
+
+
+def _with_readers(keys: Sequence[str], held: Mapping[str, str], edges: Sequence[Edge]) -> list[str]:
+    """Layers of nodes in the order they run; one that has none is in its first reader's."""
     reader: dict[str, str] = {}
     for maker, key, _ in edges:
         reader.setdefault(maker, key)
-    for kernel in reversed(report.kernels):
-        key = f"k{kernel.id}"
-        held.setdefault(key, held.get(reader.get(key, ""), ""))
-    return [held[f"k{k.id}"] for k in report.kernels]
+    layers = dict(held)
+    for key in reversed(keys):
+        layers.setdefault(key, layers.get(reader.get(key, ""), ""))
+    return [layers[key] for key in keys]
 
 
 def weights_of(report: Report, kernel: int) -> list[str]:
@@ -95,6 +100,10 @@ def source_graph(report: Report) -> dict[str, Any]:
     shapes = {n.id: shown(n.shape) for n in nodes}
     edges = [(key[i], key[n.id], shapes[i]) for n in own for i in n.inputs if i in key]
     ends = [(a, b, shown(shape)) for a, b, shape in _ends(report, own, key)]
+    ops = [i for i, n in enumerate(own) if is_counted(n)]
+    found = layers_of([names[i] for i in ops], ops)
+    layers = _with_readers(list(key.values()), {f"n{i}": x for i, x in zip(ops, found)}, edges)
+    layers = layers[len(inputs) :]
     return {
         "nodes": [
             {
@@ -105,7 +114,7 @@ def source_graph(report: Report) -> dict[str, Any]:
                 "kind": family_of(n.op),
                 "isOp": is_counted(n),
             }
-            for n, where, layer in zip(own, names, layers_of(names))
+            for n, where, layer in zip(own, names, layers)
         ],
         "ops": op_count(report),
         "edges": [*dict.fromkeys(edges), *ends],

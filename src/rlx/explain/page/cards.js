@@ -71,7 +71,29 @@ function folded(graph, open, hasLate) {
     held.shapes.add(shape);
     edges.set(key, held);
   }
+  stubbed([...edges.values()], made);
   return { cards: made, edges: [...edges.values()], home };
+}
+
+const MOST_ARROWS = 8, STUB = 11, MOST_STUBS = 3, WIDEST_STUB = 110;
+
+/** A value that more cards read than that has an arrow to the first of them; at the others is a stub
+ * with its name. */
+function stubbed(edges, cards) {
+  const byKey = new Map(cards.map((c) => [c.key, c])), readers = new Map();
+  for (const c of cards) { c.stubs = []; c.top = 0; c.least ??= c.w; c.w = c.least; }
+  for (const e of edges) { const own = readers.get(e.from); if (own) own.push(e); else readers.set(e.from, [e]); }
+  for (const [from, own] of readers) {
+    const isMany = own.length > MOST_ARROWS;
+    byKey.get(from).readers = isMany ? own.length : 0;
+    own.forEach((e, i) => { e.isStub = isMany && i > 0; if (e.isStub) byKey.get(e.to).stubs.push(e); });
+  }
+  for (const c of cards) if (c.stubs.length) {
+    const names = c.stubs.map((e) => fitting(byKey.get(e.from).title.replace(" ▸", ""), WIDEST_STUB, 10.5) || "…");
+    c.stubLines = names.length > MOST_STUBS ? [...names.slice(0, MOST_STUBS - 1), `and ${names.length - MOST_STUBS + 1} more`] : names;
+    c.top = STUB * c.stubLines.length + (c.sort === "layer" ? 9 : 4);
+    c.w = Math.max(c.w, 2 * Math.ceil(Math.max(...c.stubLines.map((l) => widthOf(l, 10.5))) + PAD + 12)); // left of the arrows, which end in the middle
+  }
 }
 
 const layerName = (graph, layer) => (/^\d+([–…]\d+)?$/.test(layer) ? `${graph.name} ${layer}` : layer);

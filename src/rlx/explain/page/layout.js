@@ -2,14 +2,15 @@
 // a drawing that is much taller than its place is continued in columns beside.
 const GAP = 26, BETWEEN = 52, SWEEPS = 6, MOST_DUMMIES = 6000, DUMMY = 10;
 
-/** `cards` have key, w, h and late; `edges` are [from, to]. Places the cards (x, y), and returns the
+/** `cards` have key, w, h, late, and `top`, the room that is written on above; `edges` are [from, to],
+ * and whether it is a stub, which orders cards but is no line. Places the cards (x, y), and returns the
  * routes of edges by "from to", and the size of the whole. */
 function laidOut(cards, edges, place) {
   const number = new Map(cards.map((c, i) => [c.key, i]));
-  const links = edges.map(([a, b]) => [number.get(a), number.get(b)]).filter(([a, b]) => a !== undefined && b !== undefined && a !== b);
+  const links = edges.map(([a, b, isStub]) => [number.get(a), number.get(b), isStub]).filter(([a, b]) => a !== undefined && b !== undefined && a !== b);
   const depth = depths(cards, links);
   const items = cards.map((c, i) => ({ card: c, w: c.w, h: c.h, depth: depth[i], above: [], below: [], x: 0 }));
-  const chains = joined(items, links);
+  const chains = joined(items, links.filter(([, , isStub]) => !isStub));
   const rows = [];
   for (const item of items) (rows[item.depth] ??= []).push(item);
   for (let i = 0; i < rows.length; i += 1) rows[i] ??= [];
@@ -23,7 +24,7 @@ function laidOut(cards, edges, place) {
 }
 
 /** The longest path to each; links that lead back, as between folded layers, are left out. What runs
- * before calls is as low as its readers allow. */
+ * before calls, and what is given, is as low as its readers allow. */
 function depths(cards, links) {
   const above = cards.map(() => []), below = cards.map(() => []), found = new Array(cards.length).fill(-1);
   const mark = new Array(cards.length).fill(0), order = [];
@@ -41,7 +42,7 @@ function depths(cards, links) {
   }
   order.reverse();
   for (const at of order) found[at] = 1 + above[at].reduce((most, a) => Math.max(most, cards[a].late ? -1 : found[a]), -1);
-  for (const at of [...order].reverse()) if (cards[at].late) {
+  for (const at of [...order].reverse()) if (cards[at].late || cards[at].sort === "input") {
     const readers = below[at].map((b) => found[b]);
     if (readers.length) found[at] = Math.max(0, Math.min(...readers) - 1);
   }
@@ -124,7 +125,8 @@ function spread(row, wishes) {
 
 /** Rows below each other, in as many columns as make the drawing largest in its place. */
 function stacked(rows, place) {
-  const high = rows.map((row) => Math.max(0, ...row.map((i) => i.h)) + BETWEEN), total = high.reduce((a, b) => a + b, 0);
+  const top = rows.map((row) => Math.max(0, ...row.map((i) => i.card?.top ?? 0)));
+  const high = rows.map((row, r) => top[r] + Math.max(0, ...row.map((i) => i.h)) + BETWEEN), total = high.reduce((a, b) => a + b, 0);
   let best = null;
   for (let n = 1; n <= Math.min(12, Math.max(1, rows.length)); n += 1) {
     const found = inColumns(rows, high, total / n);
@@ -133,7 +135,7 @@ function stacked(rows, place) {
   }
   for (const { from, to, left, at } of best.columns) {
     let y = 0;
-    for (let r = from; r < to; r += 1) { for (const item of rows[r]) { item.column = at; item.x += at - left; item.y = y; } y += high[r]; }
+    for (let r = from; r < to; r += 1) { for (const item of rows[r]) { item.column = at; item.x += at - left; item.y = y + top[r]; } y += high[r]; }
   }
   return { w: best.w, h: Math.max(40, best.h), columns: best.columns.length };
 }
@@ -172,5 +174,5 @@ function route(a, chain, b) {
 
 function around([x1, y1], [x2, y2], isSame, a, b) {
   const gap = isSame ? Math.max(a.x + a.w, b.x + b.w) + GAP / 2 : b.column - GAP * 0.8;
-  return `M${x1} ${y1}V${y1 + 18}H${gap}V${y2 - 18}H${x2}V${y2}`;
+  return `M${x1} ${y1}V${y1 + 18}H${gap}V${y2 - 18 - (b.card?.top ?? 0)}H${x2}V${y2}`;
 }

@@ -21,7 +21,7 @@ function pane(graph, chosen, zoomed) {
     const byKey = new Map(shown.map((c) => [c.key, c]));
     for (const e of edges) { const from = byKey.get(e.from); from.beside = Math.max(from.beside ?? 0, 10 + widthOf(shapesText(e), 10.5)); }
     self.home = home;
-    self.size = laidOut(shown, edges.map((e) => [e.from, e.to]), box);
+    self.size = laidOut(shown, edges.map((e) => [e.from, e.to, e.isStub]), box);
     self.where = new Map(shown.map((c) => [c.key, c]));
     self.elements = new Map(shown.map((c) => [c.key, element(c)]));
     self.near = new Map(shown.map((c) => [c.key, { lines: [], above: [], below: [] }]));
@@ -29,8 +29,32 @@ function pane(graph, chosen, zoomed) {
     lines.replaceChildren();
     labels.replaceChildren();
     const labelled = new Set();
-    for (const e of edges) edge(e, labelled);
+    for (const e of edges) if (!e.isStub) edge(e, labelled);
+    for (const c of shown) stubs(c);
   };
+
+  /** Short arrows of values that many read, with their names. */
+  function stubs(c) {
+    if (c.readers) labels.append(draw("text", { x: c.x + c.w / 2 - 7, y: c.y + c.h + 14, "text-anchor": "end" }, `read by ${count(c.readers)}`));
+    if (!c.stubs.length) return;
+    const line = draw("path", { class: "edge", d: `M${c.x + PAD} ${c.y - c.top - 2}V${c.y}`, "marker-end": `url(#${id})` });
+    const from = (e) => self.where.get(e.from);
+    lines.append(line);
+    c.stubLines.forEach((text, i) => {
+      const name = draw("text", { class: "stub", x: c.x + PAD + 6, y: c.y - c.top + 8 + STUB * i }, text), makers = i < c.stubs.length && !(i === MOST_STUBS - 1 && c.stubs.length > MOST_STUBS) ? [c.stubs[i]] : c.stubs.slice(i);
+      tooltip(name, () => makers.map((e) => `${[...e.shapes].join(", ")}\n${from(e).title} → ${c.title}`).join("\n"));
+      if (makers.length === 1) name.addEventListener("click", () => { self.centre(makers[0].from); chosen(from(makers[0])); });
+      labels.append(name);
+    });
+    tooltip(line, () => c.stubs.map((e) => `${from(e).title} → ${c.title}`).join("\n"));
+    for (const e of c.stubs) meet(e, line);
+  }
+
+  function meet({ from, to }, line) {
+    for (const key of [from, to]) self.near.get(key).lines.push(line);
+    self.near.get(from).below.push(to);
+    self.near.get(to).above.push(from);
+  }
 
   function edge({ from, to, shapes }, labelled) {
     const line = draw("path", { class: "edge", d: self.size.routes.get(`${from} ${to}`) ?? "", "marker-end": `url(#${id})` });
@@ -42,9 +66,7 @@ function pane(graph, chosen, zoomed) {
       labelled.add(`${from} ${text}`);
     }
     tooltip(line, () => `${[...shapes].join("\n")}\n${a.title} → ${self.where.get(to).title}`);
-    for (const key of [from, to]) self.near.get(key).lines.push(line);
-    self.near.get(from).below.push(to);
-    self.near.get(to).above.push(from);
+    meet({ from, to }, line);
   }
 
   function element(c) {
@@ -123,8 +145,9 @@ function pane(graph, chosen, zoomed) {
     self.draw();
     self.fit();
     if (self.spot.scale >= LEAST_READABLE || !frame.clientWidth) return;
-    const scale = 0.8;
-    self.spot = { x: Math.max(12, (frame.clientWidth - self.size.w * scale) / 2), y: 25, scale };
+    const scale = 0.8, first = [...self.where.values()].reduce((a, b) => (b.y < a.y || (b.y === a.y && b.x < a.x) ? b : a));
+    const isSeenAtLeft = (first.x + first.w) * scale + 12 <= frame.clientWidth;
+    self.spot = { x: isSeenAtLeft ? Math.max(12, (frame.clientWidth - self.size.w * scale) / 2) : frame.clientWidth / 2 - (first.x + first.w / 2) * scale, y: 25, scale };
     self.show();
   };
 
