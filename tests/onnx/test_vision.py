@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlx
 from tests.onnx.nodes import agrees, gives, one_node, ours, same, theirs
 from tests.sources.test_warp import bordered
 
@@ -44,6 +45,27 @@ def test_negative_pads_cut_first(dims: Any) -> None:
     gives("Pad", [X, pads, np.float32(1.5)], wanted, known=(1, 2), dims=dims, opset=11)
     edged = np.pad(cut, [(0, 0), (0, 1), (2, 0)], mode="edge")
     gives("Pad", [X, pads], edged, known=(1,), dims=dims, opset=11, mode="edge")
+
+
+@pytest.mark.parametrize("dims", [None, ["w"]])
+@pytest.mark.parametrize(("before", "after"), [(7, -6), (-6, 7), (3, -5), (-5, 1), (1, -5)])
+def test_pads_that_cut_what_they_add(before: int, after: int, dims: Any) -> None:
+    """What is taken off one end may be more than there is: then it is of the other pad."""
+    x = np.arange(1, 5, dtype=np.float32)
+    places = np.arange(-before, 4 + after)
+    wanted = np.where((places >= 0) & (places < 4), x[np.clip(places, 0, 3)], np.float32(9))
+    given = [x, ints(before, after), np.array(9, np.float32)]
+    gives("Pad", given, wanted, known=(1, 2), dims=dims, opset=13)
+    gives("Pad", given, wanted, known=(1,), dims=dims, opset=13)
+
+
+@pytest.mark.parametrize("dims", [None, ["w"]])
+def test_pads_that_leave_less_than_nothing(dims: Any) -> None:
+    x = np.arange(4, dtype=np.float32)
+    for mode, pads in (("constant", (0, -6)), ("constant", (-2, -3)), ("edge", (7, -6))):
+        model = one_node("Pad", [x, ints(*pads)], opset=13, known=(1,), dims=dims, mode=mode)
+        with pytest.raises(rlx.Error, match="ONNX Pad .*: pads"):
+            ours(model, [x])
 
 
 def test_wide_wraps_and_reflections() -> None:

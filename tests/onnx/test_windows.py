@@ -190,6 +190,16 @@ def test_pools_of_images_that_are_smaller_than_windows(
         np.testing.assert_allclose(made, wanted, rtol=1e-5, err_msg=str(n))
 
 
+@pytest.mark.parametrize("op", POOLS)
+@pytest.mark.parametrize("dims", [None, ["b", 2, "h", "w"]])
+def test_the_other_axis_of_a_pool_without_windows(op: str, dims: Any) -> None:
+    """Its windows are counted as where there are some: 100 pixels by 3, rounded up."""
+    how: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1}
+    x = image(3, 2, 1, 100)
+    model = one_node(op, [x], opset=22, dims=dims, **how)
+    assert ours(model, [x])[0].shape == (3, 2, 0, 34)
+
+
 def _pooled(op: str, x: Any, **attrs: Any) -> Any:
     """Windows by their definition: each is what it sees of the image."""
     (k,), (s,) = attrs["kernel_shape"], attrs["strides"]

@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.core.errors import GraphError
-from rlx.core.requirements import Requirement, noting, require
+from rlx.core.requirements import Requirement, noting, require_size
 from rlx.core.shape import OutOfRange
 from rlx.ir.size_requirements import size_requirements
 
@@ -99,6 +99,15 @@ def test_a_program_from_a_file_refuses_it_too(tmp_path: Any) -> None:
         exe(np.ones((1, 2, 4, 8), np.float32))
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("find", [ops.argmax, ops.argmin])
+def test_no_element_is_chosen_of_none(find: Any, target: str) -> None:
+    exe = rlx.compile(_graph(lambda x: find(ops.relu(x), axis=2)), target, cache=False)
+    assert exe(np.ones((1, 2, 3, 8), np.float32)).shape == (1, 2, 8)
+    with pytest.raises(OutOfRange, match="its axis 2 is empty, so no element is chosen"):
+        exe(np.ones((1, 2, 0, 8), np.float32))
+
+
 def test_what_is_shown_at_compile_is_not_asked_again() -> None:
     g = rlx.Graph("net")
     x = g.input("x", [1, 2, rlx.Dim("h", 1, 99), 8])
@@ -121,16 +130,16 @@ def test_bodies_that_may_not_run_require_nothing() -> None:
 
 
 def test_requirements_are_noted_where_somebody_listens() -> None:
-    require(H - 1, "unheard")
+    require_size(H - 1, "unheard")
     with noting() as found:
-        require(H - 1, "it is too small")
-        require(H, "never")
+        require_size(H - 1, "it is too small")
+        require_size(H, "never")
         with noting() as inner:
-            require(H - 2, "inner")
+            require_size(H - 2, "inner")
     assert [(r.size, r.why) for r in found] == [(H - 1, "it is too small")]
     assert [r.why for r in inner] == ["inner"]
     found[0].check({"h": 1})
     with pytest.raises(OutOfRange, match="it is too small, where h is 0"):
         found[0].check({"h": 0})
     with pytest.raises(GraphError, match="at once"):
-        require(-1, "at once")
+        require_size(-1, "at once")

@@ -1,6 +1,6 @@
 """What ops require of sizes: of those that are known at once, of named dims when a call gives them.
 
-A shape function says `require(room, why)`. Whoever plans calls infers the shapes again while
+A shape function says `require_size(room, why)`. Whoever plans calls infers the shapes again while
 `noting`, and checks what was noted with the sizes of each call.
 """
 
@@ -38,7 +38,7 @@ class _Notes(threading.local):
 _NOTES = _Notes()
 
 
-def require(size: DimLike, why: str) -> None:
+def require_size(size: DimLike, why: str) -> None:
     """Raise where a size is negative; where only a call tells, note it."""
     if not isinstance(size, Dim):
         if size < 0:

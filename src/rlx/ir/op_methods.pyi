@@ -622,13 +622,13 @@ class _Ops:
         """The logarithm of softmax, without taking it of small numbers."""
     def argmax(self, x: Operand, /, keepdims: bool = False, *, axis: int | None = None) -> Node:
         """Where the greatest element along `axis` is, the first of equals; the first NaN if there is
-        one. Without an axis, the index counts through all elements in order. An axis that turns out
-        empty when the graph runs gives the greatest i64, which is no index.
+        one. Without an axis, the index counts through all elements in order. An axis whose size
+        is found while the graph runs, and is 0, gives the greatest i64, which is no index.
         """
     def argmin(self, x: Operand, /, keepdims: bool = False, *, axis: int | None = None) -> Node:
         """Where the least element along `axis` is, the first of equals; the first NaN if there is
-        one. Without an axis, the index counts through all elements in order. An axis that turns out
-        empty when the graph runs gives the greatest i64, which is no index.
+        one. Without an axis, the index counts through all elements in order. An axis whose size
+        is found while the graph runs, and is 0, gives the greatest i64, which is no index.
         """
     def top_k(
         self,

@@ -1568,8 +1568,8 @@ def log_softmax(first: Symbol, /, *others: Any, **attributes: Any) -> Any: ...
 @overload
 def argmax(x: Value, /, keepdims: bool = False, *, axis: int | None = None) -> Array:
     """Where the greatest element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order. An axis that turns out
-    empty when the graph runs gives the greatest i64, which is no index.
+    one. Without an axis, the index counts through all elements in order. An axis whose size
+    is found while the graph runs, and is 0, gives the greatest i64, which is no index.
     """
 @overload
 def argmax(x: Operand, /, keepdims: bool = False, *, axis: int | None = None) -> Node: ...
@@ -1578,8 +1578,8 @@ def argmax(first: Symbol, /, *others: Any, **attributes: Any) -> Any: ...
 @overload
 def argmin(x: Value, /, keepdims: bool = False, *, axis: int | None = None) -> Array:
     """Where the least element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order. An axis that turns out
-    empty when the graph runs gives the greatest i64, which is no index.
+    one. Without an axis, the index counts through all elements in order. An axis whose size
+    is found while the graph runs, and is 0, gives the greatest i64, which is no index.
     """
 @overload
 def argmin(x: Operand, /, keepdims: bool = False, *, axis: int | None = None) -> Node: ...

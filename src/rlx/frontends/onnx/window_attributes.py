@@ -13,6 +13,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.requirements import require_size
 from rlx.frontends.onnx.dim_ranges import require
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
@@ -167,7 +168,7 @@ def _static(call: Call, size: DimLike) -> int:
     return int(size)
 
 
-def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float) -> Node:
+def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float | Node) -> Node:
     """An axis of this length that has x some elements into it, and a value elsewhere. Nothing need
     be known of the sizes: each element asks whether it is there."""
     rank, size = x.shape.rank, x.shape.dims[axis]
@@ -177,34 +178,60 @@ def placed(x: Node, axis: int, before: DimLike, length: DimLike, value: float) -
     near = ops.maximum(ops.minimum(at, ops.sub(count, 1)), 0)
     if not provably_le(1, size):  # an index must be one of some element
         high = tuple(int(i == axis) for i in range(rank))
-        x = ops.pad(x, low=(0,) * rank, high=high, value=value)
+        x = ops.pad(x, low=(0,) * rank, high=high)
     after = tuple(range(1, rank - axis))
     inside = ops.expand_dims(inside, axes=after) if after else inside
-    fill = x.graph.constant(np.array(value).astype(x.shape.dtype.numpy))
-    return ops.where(inside, ops.gather(x, near, axis=axis), fill)
+    return ops.where(inside, ops.gather(x, near, axis=axis), _fill(x, value))
+
+
+def _fill(x: Node, value: float | Node) -> Node:
+    if isinstance(value, Node):
+        return value
+    return x.graph.constant(np.array(value).astype(x.shape.dtype.numpy))
 
 
 def with_borders(
-    x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: float = 0.0
+    x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: float | Node = 0.0
 ) -> Node:
-    """x with more elements of a value on each axis, or with fewer where a number is negative."""
+    """x with more elements of a value on each axis, or with fewer where a number is negative. What
+    is taken off one end may be more than x has: then it is of what the other end adds."""
     before, after = list(low), list(high)
-    for axis, (a, b) in enumerate(zip(low, high)):
-        if not (_has_sign(a) and _has_sign(b)):
-            x = placed(x, axis, a, x.shape.dims[axis] + a + b, value)
+    for axis, (size, a, b) in enumerate(zip(x.shape.dims, low, high)):
+        require_size(size + a + b, f"pads of {a} and {b} take more than the {size} of axis {axis}")
+        require(0, size + a + b, "what pads leave")
+        if not (_has_sign(a) and _has_sign(b) and has_to_crop(size, a, b)):
+            x = placed(x, axis, a, size + a + b, value)
             before[axis] = after[axis] = 0
     x = cropped(x, [negative(a) for a in before], [negative(a) for a in after])
     more = tuple(positive(a) for a in before), tuple(positive(a) for a in after)
-    return (
-        x
-        if is_nothing((*more[0], *more[1]))
-        else ops.pad(x, low=more[0], high=more[1], value=value)
-    )
+    if is_nothing((*more[0], *more[1])):
+        return x
+    if isinstance(value, Node):
+        return _beside(x, *more, value)
+    return ops.pad(x, low=more[0], high=more[1], value=value)
+
+
+def _beside(x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: Node) -> Node:
+    """x between as much of a value that is data."""
+    for axis, amounts in enumerate(zip(low, high)):
+        dims = x.shape.dims
+        before, after = (
+            [] if is_nothing((a,))
+            else [ops.expand(value, dims=(*dims[:axis], a, *dims[axis + 1 :]))]
+            for a in amounts
+        )  # fmt: skip
+        x = ops.concat([*before, x, *after], axis=axis) if before or after else x
+    return x
 
 
 def _has_sign(amount: DimLike) -> bool:
     """Is it known whether an amount adds or takes off?"""
     return isinstance(amount, int) or provably_le(0, amount) or provably_le(amount, 0)
+
+
+def has_to_crop(size: DimLike, before: DimLike, after: DimLike) -> bool:
+    """Is an axis known to have as many elements as negative numbers take off?"""
+    return provably_le(negative(before) + negative(after), size)
 
 
 def cropped(x: Node, before: Sequence[DimLike], after: Sequence[DimLike]) -> Node:

@@ -16,6 +16,7 @@ from rlx.core.attrs import Axes, Axis
 from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.requirements import require_size
 from rlx.core.shape import Shape
 from rlx.ops.compose import count_of, dims_of, dtype_of, nullary
 from rlx.ops.cost import OpClass
@@ -223,8 +224,9 @@ def _below_max(x: Any, axis: int) -> Any:
 def _index_shape(x: Shape, *, axis: int | None, keepdims: bool) -> Shape:
     axes = range(x.rank) if axis is None else (axis,)
     for a in axes:
-        if x.dims[a] == 0:
-            raise GraphError(f"operand 0 is {x}: its axis {a} is empty, so no element is chosen")
+        require_size(
+            x.dims[a] - 1, f"operand 0 is {x}: its axis {a} is empty, so no element is chosen"
+        )
     return Shape(folded_dims(x.dims, axes, keepdims), DType.I64)
 
 
@@ -238,16 +240,16 @@ def _chosen(choose: Callable[..., Any], x: Array, axis: int | None, keepdims: bo
 @reduction("n[*s] -> i64[...]", shape=_index_shape)
 def argmax(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
     """Where the greatest element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order. An axis that turns out
-    empty when the graph runs gives the greatest i64, which is no index."""
+    one. Without an axis, the index counts through all elements in order. An axis whose size
+    is found while the graph runs, and is 0, gives the greatest i64, which is no index."""
     return _chosen(np.argmax, x, axis, keepdims)
 
 
 @reduction("n[*s] -> i64[...]", shape=_index_shape)
 def argmin(x: Array, *, axis: Axis | None = None, keepdims: bool = False) -> Array:
     """Where the least element along `axis` is, the first of equals; the first NaN if there is
-    one. Without an axis, the index counts through all elements in order. An axis that turns out
-    empty when the graph runs gives the greatest i64, which is no index."""
+    one. Without an axis, the index counts through all elements in order. An axis whose size
+    is found while the graph runs, and is 0, gives the greatest i64, which is no index."""
     return _chosen(np.argmin, x, axis, keepdims)
 
 

@@ -17,7 +17,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.core.requirements import require
+from rlx.core.requirements import require_size
 from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import composed, dims_of
 from rlx.ops.draw import Draw, Spec
@@ -188,7 +188,7 @@ def _conv_transpose_shape(
         raise GraphError(f"operand 2 is {bias[0]}, expected {w.dims[1] * groups} output channels")
     sizes = _transposed(windows, x.dims[2:], output_padding)
     for axis, size in enumerate(sizes, 2):
-        require(size, f"padding: axis {axis} of the result would have {size} elements")
+        require_size(size, f"padding: axis {axis} of the result would have {size} elements")
     return Shape([x.dims[0], w.dims[1] * groups, *sizes], x.dtype)
 
 

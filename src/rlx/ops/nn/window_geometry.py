@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
 from rlx.core.errors import GraphError, UnsupportedError
-from rlx.core.requirements import require
+from rlx.core.requirements import require_size
 from rlx.core.shape import Shape
 from rlx.ops.compose import dims_of
 from rlx.ops.draw import Draw
@@ -74,13 +74,14 @@ class Windows:
 
     def counts(self, image: Sequence[DimLike]) -> tuple[DimLike, ...]:
         """How many windows there are along each axis."""
-        return tuple(self._count(axis, n) for axis, n in enumerate(image))
+        return tuple(self.count(axis, n) for axis, n in enumerate(image))
 
-    def _count(self, axis: int, n: DimLike) -> DimLike:
+    def count(self, axis: int, n: DimLike) -> DimLike:
+        """How many there are along one axis of the image."""
         before, step, span = self.before[axis], self.stride[axis], self.spans[axis]
         whole = n + before + self.after[axis]
         room = whole - span
-        require(room, f"the window spans {span}, but the padded axis {axis + 2} is {whole}")
+        require_size(room, f"the window spans {span}, but the padded axis {axis + 2} is {whole}")
         if not self.ceil:
             return room // step + 1
         return dim_min((room + step - 1) // step + 1, (n + before - 1) // step + 1)

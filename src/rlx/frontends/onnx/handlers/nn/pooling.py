@@ -16,7 +16,7 @@ from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.window_attributes import Geometry, geometry, per_axis, with_borders
 from rlx.ir.mir import Node
 from rlx.ops.compose import filled
-from rlx.ops.nn.window_geometry import MAX_TAPS
+from rlx.ops.nn.window_geometry import MAX_TAPS, Windows
 
 
 def _geometry(call: Call) -> Geometry:
@@ -46,8 +46,10 @@ def _empty(x: Node, found: Geometry) -> Node | None:
     rooms = [n + p - span for n, p, span in zip(image, found.totals, found.spans)]
     if not any(isinstance(room, int) and room < 0 for room in rooms):
         return None
+    windows = Windows(found.kernel, found.stride, found.padding, found.dilation, found.ceil)
     counts = [
-        0 if isinstance(r, int) and r < 0 else r // s + 1 for r, s in zip(rooms, found.stride)
+        0 if isinstance(room, int) and room < 0 else windows.count(axis, n)
+        for axis, (n, room) in enumerate(zip(image, rooms))
     ]
     return filled(x, 0, (*x.shape.dims[:2], *counts))
 

@@ -11,11 +11,13 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.frontends.onnx.dim_ranges import require
 from rlx.frontends.onnx.handlers import MICROSOFT, handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.frontends.onnx.window_attributes import (
     cropped,
+    has_to_crop,
     is_nothing,
     negative,
     positive,
@@ -63,16 +65,19 @@ def _sides(call: Call, pads: Sequence[DimLike], axes: Sequence[int]) -> Sides:
 
 def _padded(call: Call, x: Node, sides: Sides, value: Node) -> Node:
     mode = call.attr("mode", "constant")
-    known = call.importer.as_array(value) if mode == "constant" else None
-    plain = None if known is None else _plain(known)
-    if plain is not None:
-        return with_borders(x, *sides, plain)
+    if mode == "constant":
+        known = call.importer.as_array(value)
+        plain = None if known is None else _plain(known)
+        return with_borders(x, *sides, ops.reshape(value, dims=()) if plain is None else plain)
+    for axis, (size, before, after) in enumerate(zip(x.shape.dims, *sides)):
+        taken = negative(before) + negative(after)
+        require(taken, size, f"{call.label}: what pads take off")
+        if not has_to_crop(size, before, after):
+            raise call.needs_shape(f"pads take {taken} of the {size} elements of axis {axis}")
     x = cropped(x, *([negative(a) for a in side] for side in sides))
     low, high = (tuple(positive(a) for a in side) for side in sides)
     if is_nothing((*low, *high)):
         return x
-    if mode == "constant":
-        return _beside(x, low, high, ops.reshape(value, dims=()))
     if mode not in ("edge", "reflect", "wrap"):
         raise GraphError(f"{call.label}: mode {mode!r} is not one ONNX has")
     if all(_is_enough(mode, d, *pair) for d, *pair in zip(x.shape.dims, low, high)):
@@ -89,19 +94,6 @@ def _plain(value: np.ndarray[Any, Any]) -> float | None:
     if value.dtype.kind in "iu" and abs(int(one)) > EXACT:
         return None
     return None if value.dtype.kind == "c" else float(one)
-
-
-def _beside(x: Node, low: Sequence[DimLike], high: Sequence[DimLike], value: Node) -> Node:
-    """x between as much of a value that is data."""
-    for axis, amounts in enumerate(zip(low, high)):
-        dims = x.shape.dims
-        before, after = (
-            [] if is_nothing((a,))
-            else [ops.expand(value, dims=(*dims[:axis], a, *dims[axis + 1 :]))]
-            for a in amounts
-        )  # fmt: skip
-        x = ops.concat([*before, x, *after], axis=axis) if before or after else x
-    return x
 
 
 def _is_enough(mode: str, size: DimLike, *amounts: DimLike) -> bool:

@@ -115,7 +115,7 @@ def _extreme(fold: Any, x: Node, how: dict[str, Any]) -> Node:
 
 @handles("ArgMax", "ArgMin")
 def arg_extreme(call: Call) -> Node:
-    """The first of equals, or with select_last_index the last."""
+    """The first of equals, or with select_last_index the last; of none what is no index."""
     x = call.node(0)
     axis, keepdims = call.axis(call.attr("axis", 0), x.shape.rank), bool(call.attr("keepdims", 1))
     find = ops.argmax if call.op == "ArgMax" else ops.argmin
@@ -123,7 +123,7 @@ def arg_extreme(call: Call) -> Node:
         return find(x, axis=axis, keepdims=keepdims)
     back = find(ops.flip(x, axes=(axis,)), axis=axis, keepdims=keepdims)
     last = Sizes((x.shape.dims[axis] - 1,), ()).node(call.graph)
-    return ops.sub(last, back)
+    return ops.where(ops.greater(back, last), back, ops.sub(last, back))
 
 
 @handles("CumSum", "CumProd")
