@@ -82,7 +82,7 @@ def test_what_is_given_stays() -> None:
     found = made_up_inputs(from_proto(recurrent()), Wanted(given, values={"rate": 8000}))
     assert found.arrays["x"].shape == (3, 5, 4)
     assert found.arrays["rate"] == 8000
-    assert found.names == ("x", "rate")
+    assert found.names == ("x",)
 
 
 def windowed() -> Any:
@@ -125,6 +125,25 @@ def test_every_verb_makes_up_the_same(
     assert len(lines) == len(VERBS)
     assert len(set(lines)) == 1
     assert "rate = 16000 (--dim" in lines[0]
+
+
+def test_what_was_given_is_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(recurrent(), path)
+    for verb in VERBS:
+        assert main([verb[0], str(path), *verb[1:], "--input", "rate=8000"]) == 0
+        shown = capsys.readouterr().out
+        line = next(line for line in shown.splitlines() if line.startswith("made up: "))
+        assert "state: f32" in line
+        assert "rate" not in line
+
+
+def test_where_all_was_given_nothing_is_sought() -> None:
+    def trial(arrays: Mapping[str, Any]) -> Error:
+        return GraphError("never")
+
+    with pytest.raises(GraphError, match="never"):
+        fitting_inputs({"x": Shape([], "i64")}, Wanted(values={"x": 3}), trial)
 
 
 def test_a_model_that_was_read_before_makes_up_the_same(tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ def fitting_inputs(
     if error is not None and trial is not None:
         _require_searchable(error, search)
         first, arrays = search.found(first, error, trial)
-    return MadeUp(arrays, search.made, first.sizes)
+    return MadeUp(arrays, search.made_up, first.sizes)
 
 
 def _require_searchable(error: Error, search: _Search) -> None:
     """Other inputs mend neither a bug, nor what rlx lacks, nor what memory does."""
     others = InternalError | UnsupportedError | OutOfMemoryError | MisfitError
-    if isinstance(error, others) or not search.made:
+    if isinstance(error, others) or not (search.made_up or search.dims):
         raise error
 
 
@@ -96,6 +96,11 @@ class _Search:
         symbols = {d.name: d for s in shapes for d in symbols_of(s.dims)}
         self.dims: dict[str, Dim] = {n: d for n, d in symbols.items() if n not in wanted.sizes}
         self.switches = [n for n in self.made if n not in wanted.values and _is_switch(declared[n])]
+
+    @property
+    def made_up(self) -> tuple[str, ...]:
+        """What nobody gave, as an array or as the value that fills it."""
+        return tuple(n for n in self.made if n not in self.wanted.values)
 
     def first(self) -> _Choice:
         shapes = [s for s in self.declared.values() if s is not None]
@@ -164,7 +169,7 @@ class _Search:
         return [d for s in shapes for d in s.dims if not isinstance(d, Dim)]
 
     def _none_fits(self, first: _Choice, error: Error) -> MisfitError:
-        made = MadeUp(self.arrays(first), self.made, first.sizes)
+        made = MadeUp(self.arrays(first), self.made_up, first.sizes)
         flags = [
             *(f"--dim {n}=SIZE" for n in self.dims),
             *(f"--input {n}=NUMBER" for n in self.switches),
