@@ -136,7 +136,7 @@ def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["kl_mean"] == 0
     assert main([*call, "--against", "exact", "--json"]) == 0
     assert 0 < json.loads(capsys.readouterr().out)["kl_mean"] < 0.1  # activations of int8
-    assert main(["perplexity", str(path), "nowhere.txt"]) == 1
+    assert main(["perplexity", str(path), "nowhere.txt"]) == 2
     assert "nowhere.txt cannot be read" in capsys.readouterr().err
     bench = ["lm-bench", str(path), "-p", "8", "-n", "2", "-r", "1", "-t", "1"]
     assert main(bench) == 0
@@ -148,6 +148,6 @@ def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*bench, "-o", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [r["n_prompt"] for r in rows] == ["8", "0"]
-    assert main([*bench, "-d", "900"]) == 1
+    assert main([*bench, "-d", "900"]) == 2
     assert "context" in capsys.readouterr().err
     assert main([*bench, "-p", "x"]) == 2

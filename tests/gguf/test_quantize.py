@@ -136,7 +136,7 @@ def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     facts = json.loads(capsys.readouterr().out)
     assert facts["type"] == "Q8_0"
     assert {t["after"] for t in facts["tensors"]} == {"f32", "q8_0"}
-    assert main(["quantize", str(source), out, "Q9"]) == 1
+    assert main(["quantize", str(source), out, "Q9"]) == 2
     assert "Q4_K_M" in capsys.readouterr().err
-    assert main(["quantize", str(source), str(source), "Q8_0"]) == 1
+    assert main(["quantize", str(source), str(source), "Q8_0"]) == 2
     assert "is the model itself" in capsys.readouterr().err

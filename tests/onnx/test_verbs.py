@@ -17,7 +17,7 @@ def test_a_graph_by_hand_is_right_and_a_file_that_is_none_is_told(
     assert "1 of 1 calls are right, on 1 models" in capsys.readouterr().out
     (tmp_path / "no.onnx").write_bytes(b"no model")
     _, fault = called("check", Subject(str(tmp_path / "no.onnx"), (), tmp_path))
-    assert "exit 1: rlx check: " in fault
+    assert "exit 2: rlx check: " in fault
 
 
 @pytest.mark.parametrize(

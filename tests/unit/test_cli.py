@@ -103,7 +103,7 @@ def test_bad_models_are_one_line(verb: str, capsys: pytest.CaptureFixture[str]) 
     Path("bad.txt").write_text("hello")
     Path("folder").mkdir()
     for path in ("missing.onnx", "bad.onnx", "bad.ir", "bad.rlx", "bad.txt", "folder"):
-        assert Path(path).stem in called(capsys, verb, path, code=1)
+        assert Path(path).stem in called(capsys, verb, path, code=2)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -128,9 +128,9 @@ def test_bad_inputs_are_one_line(
         ("--input", "z=x.npy"), ("--input", "x=none.npy"), ("--input", f"x={model}"),
         ("--input", "x=x.npy"), ("--dim", "z=3"),
     ):  # fmt: skip
-        called(capsys, verb, model, option, value, code=1)
+        called(capsys, verb, model, option, value, code=2)
     for value in ("z=x.npy", "w=none.npy", "w=x.npy"):
-        called(capsys, verb, text, "--param", value, code=1)
+        called(capsys, verb, text, "--param", value, code=2)
     for option in ("--input", "--param", "--dim", "--threads", "--seed"):
         called(capsys, verb, model, option, "nothing", code=2)
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_written_is_one_line(
     verb: str, option: str, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (f"{model}/inside", "/proc/none/inside"):
-        assert "cannot be written" in called(capsys, verb, model, option, path, code=1)
+        assert "cannot be written" in called(capsys, verb, model, option, path, code=2)
 
 
 # -- each ------------------------------------------------------------------------------------------
@@ -183,8 +183,7 @@ def test_check_names_every_operator_that_is_missing(capsys: pytest.CaptureFixtur
 
 def test_check_names_the_node_that_makes_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [helper.make_node("Transpose", ["x"], ["y"], "turn", perm=[5])]
-    assert main(["check", saved(nodes, [], [4], [4])]) == 1
-    assert "'turn'" in capsys.readouterr().out
+    assert "'turn'" in called(capsys, "check", saved(nodes, [], [4], [4]), code=2)
 
 
 @pytest.mark.parametrize("error", [InternalError("a loop comes twice"), KeyError("loop")])
@@ -268,7 +267,7 @@ def test_compile_writes_a_program(
     found = json.loads(called(capsys, "compile", text, "--json"))
     assert found["file"] == "net.rlx"
     assert not found["has_weights"]
-    assert "compiled already" in called(capsys, "check", "net.rlx", code=1)
+    assert "compiled already" in called(capsys, "check", "net.rlx", code=2)
     assert "does not write its programs" in called(
         capsys, "compile", model, "-t", "reference", code=1
     )
@@ -368,7 +367,7 @@ def test_diff(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["after"] == "net for cpu"
     Path("bad.json").write_text("{}")
     for other in ("missing.onnx", "missing.json", "bad.json", "bad.ir"):
-        called(capsys, "diff", model, other, code=1)
+        called(capsys, "diff", model, other, code=2)
     called(capsys, "diff", model, code=2)
     assert "'abacus'" in called(capsys, "diff", model, model, "--other", "abacus", code=2)
 
@@ -376,12 +375,18 @@ def test_diff(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_cache(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept"
     where = ("--folder", str(kept))
-    assert "not a folder" in called(capsys, "cache", *where, code=1)
+    assert "not a folder" in called(capsys, "cache", *where, code=2)
     rlx.compile(rlx.load(model), "cpu", cache=kept)
     found = json.loads(called(capsys, "cache", *where, "--json"))
     assert found["count"] == len(found["entries"]) > 0
     assert "program" in {e["kind"] for e in found["entries"]}
     assert found["bytes"] == sum(p.stat().st_size for p in kept.iterdir())
+    assert all(e["name"] for e in found["entries"])
+    listed = called(capsys, "cache", *where).splitlines()
+    assert listed[0].split() == ["used", "bytes", "kind", "name", "key"]
+    at = listed[0].index("name")
+    rows = {line[at:].rpartition("  ")[0].strip() for line in listed[1:-1]}
+    assert rows == {e["name"] for e in found["entries"]}
     assert str(found["count"]) in called(capsys, "cache", "size", *where)
     assert "0 damaged" in called(capsys, "cache", "verify", *where)
     damaged = kept / f"{found['entries'][0]['key']}.rlx"

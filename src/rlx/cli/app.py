@@ -26,8 +26,8 @@ Verb = Callable[[], int]
 
 
 def run(arguments: list[str]) -> int:
-    """Exit 0 where it worked, 1 where it did not, 2 where the call was wrong, or has to say more of
-    the inputs. What goes wrong is one line on stderr."""
+    """Exit 0 where it worked, 1 where it did not, 2 where the call was wrong: what it names cannot
+    be read, or it has to say more of the inputs. What goes wrong is one line on stderr."""
     with warnings.catch_warnings():
         warnings.showwarning = _warned
         try:
@@ -112,15 +112,16 @@ def _wrong(error: typer.TyperException, arguments: list[str]) -> int:
 
 
 def _failed(error: Exception, arguments: list[str]) -> int:
+    code = 2 if isinstance(error, InputError) else 1
     if "--traceback" in arguments:
         traceback.print_exception(error)
-        return 1
+        return code
     known = isinstance(error, Error | OSError)
     text = str(error if known else InternalError(f"{type(error).__name__}: {error}"))
     is_bug = not known or isinstance(error, InternalError)
     where = " (rlx --traceback … shows where)" if is_bug else ""
     print(f"{_who(arguments)}: {_line(text)}{where}", file=sys.stderr)
-    return 2 if isinstance(error, InputError) else 1
+    return code
 
 
 def _who(arguments: list[str]) -> str:

@@ -49,7 +49,7 @@ def verb(
     import os
 
     from rlx.core.disk_cache import Cache
-    from rlx.core.errors import Error
+    from rlx.core.errors import Error, InputError
 
     cache = Cache.of(folder, os.environ)
     if cache is None:
@@ -58,7 +58,7 @@ def verb(
             "RLX_CACHE_DIR, or give a folder."
         )
     if folder is not None and not cache.folder.is_dir():
-        raise Error(f"{folder} is not a folder. Give one, or none for the user's own")
+        raise InputError(f"{folder} is not a folder. Give one, or none for the user's own")
     if act is Act.WHY:
         return _why(cache, _required(model), target, threads, is_json)
     if model is not None:
@@ -75,7 +75,8 @@ def _required(model: str | None) -> str:
 def _why(cache: Cache, model: str, target: str | None, threads: int | None, is_json: bool) -> int:
     from rlx.runtime.asking import asked
 
-    answers = asked(model, target, threads, cache)
+    with options.reading():
+        answers = asked(model, target, threads, cache)
     if is_json:
         _print_json(cache, model=model, answers=[{"hit": h, "why": w} for h, w in answers])
     else:
@@ -89,10 +90,12 @@ def _list(cache: Cache, is_json: bool) -> int:
     if is_json:
         _print_json(cache, entries=[_facts(e) for e in entries])
         return 0
+    width = max([len("name"), *(len(e.name) for e in entries)])
+    if entries:
+        print(f"{'used':16}  {'bytes':>13}  {'kind':8}  {'name':{width}}  key")
     for entry in entries:
-        when = f"{entry.used:%Y-%m-%d %H:%M}"
-        what = f"{entry.kind or 'damaged'} {entry.name}".rstrip()
-        print(f"{entry.key}  {when}  {entry.size_bytes:>12,} bytes  {what}")
+        what = f"{entry.size_bytes:13,}  {entry.kind or 'damaged':8}  {entry.name:{width}}"
+        print(f"{entry.used:%Y-%m-%d %H:%M}  {what}  {entry.key}")
     return _size(cache, is_json)
 
 

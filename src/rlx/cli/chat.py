@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.options import LANGUAGE_MODEL, Activations, KvCache, Threads
+from rlx.cli.options import LANGUAGE_MODEL, Activations, KvCache, Threads, reading
 from rlx.core.errors import Error
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def verb(
     """
     from rlx import lm
 
-    made = lm.load(model, threads=threads, context=context, precision=precision, kv=kv)
+    with reading():
+        made = lm.load(model, threads=threads, context=context, precision=precision, kv=kv)
     how = {
         "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "seed": seed,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlx.cli import options
-from rlx.core.errors import Error, MisfitError
+from rlx.core.errors import Error, InputError
 
 if TYPE_CHECKING:
     from rlx.backends.code_facts import CodeFacts
@@ -49,10 +49,10 @@ def verb(
 ) -> int:
     """Say what of a model runs natively, what is lowered to simpler ops, and what is missing.
 
-    By the names of its nodes. Exit 1 if the target cannot run it, 2 if the model is another for
-    other inputs, and none were found that fit it. With -t tpu:v5e (v4, v5p, v6e; a grid as in
-    tpu:v5e:2x2), the size of its code, its arithmetic and its memory on such a TPU, which need not
-    be here.
+    By the names of its nodes. Exit 1 if the target cannot run it, 2 if it cannot be read, or is
+    another for other inputs, and none were found that fit it. With -t tpu:v5e (v4, v5p, v6e; a grid
+    as in tpu:v5e:2x2), the size of its code, its arithmetic and its memory on such a TPU, which
+    need not be here.
     """
     from rlx.cli import inputs
     from rlx.cli.inputs import Wanted
@@ -102,11 +102,12 @@ def _examined(path: str, goal: _Goal) -> Examined:
     from rlx.ir.mir import Graph
     from rlx.runtime.executable import Executable
 
-    found = load(path)
+    with options.reading():
+        found = load(path)
     if isinstance(found, Executable):
-        raise Error(f"{path} is compiled already, for {found.lir.target.name}: rlx run {path}")
+        raise InputError(f"{path} is compiled already, for {found.lir.target.name}: rlx run {path}")
     if isinstance(found, LirModule):
-        raise Error(f"{path} is planned already, for {found.target.name}: rlx explain {path}")
+        raise InputError(f"{path} is planned already, for {found.target.name}: rlx explain {path}")
     held = found.graph if isinstance(found, Bundle) else found
     module = held.lower() if isinstance(held, HirModule) else held
     graph = module if isinstance(module, Graph) else module.graph
@@ -115,22 +116,24 @@ def _examined(path: str, goal: _Goal) -> Examined:
 
 
 def _examined_file(path: str, goal: _Goal) -> Examined:
-    """All unknown operators at once; else the first thing that goes wrong, if any does."""
+    """All unknown operators at once; else the first thing that rlx lacks, if there is one."""
     from rlx.cli.models import read_of
     from rlx.frontends.onnx.files import ModelFile
     from rlx.frontends.onnx.model import model_of, reader_of
     from rlx.frontends.onnx.support_report import Report, dispatched, unknown
 
-    reader = reader_of(ModelFile.open(path))
-    missing = unknown(reader)
+    with options.reading():
+        reader = reader_of(ModelFile.open(path))
+        missing = unknown(reader)
     if missing.rows:
         return missing, None, None, None
     model = None
     try:
-        model = model_of(reader, Path(path).stem)
-        read, made = read_of(model, goal.wanted)
+        with options.reading():
+            model = model_of(reader, Path(path).stem)
+            read, made = read_of(model, goal.wanted)
         report = dispatched(reader, read.graph, _context(goal), read.steps)
-    except MisfitError:
+    except InputError:
         raise
     except Error as error:
         return Report((), error), model, None, None

@@ -92,12 +92,12 @@ def verb(
     --dim names the sizes that it is prepared for when it loads.
     """
     from rlx.cli import inputs, models
-    from rlx.core.errors import Error
+    from rlx.core.errors import InputError
     from rlx.frontends.files import save
 
     path = Path(output or f"{Path(model).stem}.{'lir' if emit is Emit.LIR else 'rlx'}")
     if not path.parent.is_dir():
-        raise Error(f"{path} cannot be written: there is no folder {path.parent}. Make it.")
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}. Make it.")
     wanted, axes = inputs.Wanted.of(files, None, dims, seed), options.mesh_of(mesh)
     if web is not None or has_f16 or engine:
         return _exported(model, web, target, wanted, has_f16, engine, is_json, f64)

@@ -60,5 +60,6 @@ def _report(path: str, target: str, wanted: Wanted) -> Report:
     from rlx.explain.report import Report
 
     if path.lower().endswith(".json"):
-        return Report.from_json(options.read_text(path))
+        with options.reading():
+            return Report.from_json(options.read_text(path))
     return report_of(*planned(path, target, wanted)[:2])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlx.cli.options import pairs, sizes_of
+from rlx.cli.options import pairs, reading, sizes_of
 from rlx.core.dim import Dim, symbols_of
 from rlx.core.dtype import DType
-from rlx.core.errors import Error
+from rlx.core.errors import InputError
 from rlx.core.shape import Shape
 from rlx.frontends.made_up_inputs import inputs_for
 from rlx.frontends.made_up_inputs import ran as called
@@ -52,7 +53,7 @@ class Wanted:
         """The same with files read, for a model of these inputs."""
         for name in self.files:
             if name not in declared:
-                raise Error(f"there is no input {name!r}. It has: {', '.join(declared)}.")
+                raise InputError(f"there is no input {name!r}. It has: {', '.join(declared)}.")
         _check_names(self.sizes, declared)
         values = {n: v for n, text in self.files.items() if (v := _number(text)) is not None}
         arrays = {name: loaded(path) for name, path in self.files.items() if name not in values}
@@ -67,7 +68,9 @@ def inputs_of(exe: Any, wanted: Wanted) -> MadeUp:
 
 def ran(exe: Any, wanted: Wanted) -> tuple[MadeUp, dict[str, Array]]:
     """The inputs of a call, and what it gives."""
-    return called(exe, wanted.given(exe.inputs))
+    given = wanted.given(exe.inputs)
+    with reading() if wanted.files else nullcontext():
+        return called(exe, given)
 
 
 def print_made_up(made: MadeUp | None, *, is_json: bool = False) -> None:
@@ -99,7 +102,9 @@ def _check_names(sizes: Mapping[str, int], declared: Mapping[str, Shape | None])
     known = sorted({d.name for s in shapes for d in symbols_of(s.dims)})
     for name in sizes:
         if name not in known and len(shapes) == len(declared):
-            raise Error(f"no input has a dim {name!r}. Named are: {', '.join(known) or 'none'}.")
+            raise InputError(
+                f"no input has a dim {name!r}. Named are: {', '.join(known) or 'none'}."
+            )
 
 
 def loaded(path: str) -> Array:
@@ -107,9 +112,9 @@ def loaded(path: str) -> Array:
     try:
         found = np.load(Path(path), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise Error(f"{path} cannot be read as .npy: {error}") from None
+        raise InputError(f"{path} cannot be read as .npy: {error}") from None
     if not isinstance(found, np.ndarray):
-        raise Error(f"{path} holds several arrays. Save one with np.save.")
+        raise InputError(f"{path} holds several arrays. Save one with np.save.")
     return found
 
 

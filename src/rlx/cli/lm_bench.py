@@ -15,7 +15,7 @@ import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
-from rlx.core.errors import Error
+from rlx.core.errors import InputError
 from rlx.core.other_load import OtherLoad, is_busy, warning
 
 if TYPE_CHECKING:
@@ -109,12 +109,13 @@ def _rates(
     from rlx.lm.model import DEFAULT_CONTEXT
 
     most = max(t.context for t in tests)
-    made = lm.load(
-        model, slots=max(t.sequences for t in tests),
-        context=None if most < DEFAULT_CONTEXT else most, **how,
-    )  # fmt: skip
+    with options.reading():
+        made = lm.load(
+            model, slots=max(t.sequences for t in tests),
+            context=None if most < DEFAULT_CONTEXT else most, **how,
+        )  # fmt: skip
     if most > made.context:
-        raise Error(
+        raise InputError(
             f"{model} has a context of {made.context:,} tokens, and a test needs {most:,}. Give "
             "smaller lengths of -p, -n or -d."
         )

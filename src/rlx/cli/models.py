@@ -13,6 +13,7 @@ from rlx.cli.inputs import (
     loaded,
     sizes_in,
 )
+from rlx.cli.options import reading
 from rlx.cli.progress import progress
 from rlx.core.disk_cache import CacheLike
 from rlx.core.shape import Shape
@@ -57,7 +58,8 @@ def compiled(
     exe = program(model, target, threads, cache, weighed, tune=tune, f64=f64, mesh=mesh)
     given = {name: loaded(path) for name, path in wanted.params.items()}
     rest = {n: exe.params[n] for n in exe.missing_params if n not in given}
-    exe.set_params({**_random(rest, wanted), **given})
+    with reading():
+        exe.set_params({**_random(rest, wanted), **given})
     return exe
 
 
@@ -74,7 +76,8 @@ def program(
     mesh: Mapping[str, int] | None = None,
 ) -> Executable:
     """The program of a file, with the weights that the file has."""
-    found = load(model, threads=threads)
+    with reading():
+        found = load(model, threads=threads)
     if isinstance(found, Executable):
         return found
     if isinstance(found, LirModule):
@@ -104,7 +107,8 @@ def planned(
 ) -> tuple[CompileResult, tuple[Decision, ...], MadeUp | None]:
     """What compiling gives, or gave, what was decided before it by a front end, and the inputs that
     it is for; where a backend is there, for what it claims."""
-    found = load(model)
+    with reading():
+        found = load(model)
     if isinstance(found, Executable):
         return found.result, (), None
     if isinstance(found, LirModule):
@@ -162,7 +166,8 @@ def with_weights(model: str, wanted: Wanted) -> tuple[Any, Mapping[str, Array], 
     others."""
     from rlx.frontends.web import plain_parts
 
-    found = load(model)
+    with reading():
+        found = load(model)
     if isinstance(found, OnnxModel):
         with progress(f"reading {model}"):
             read, made = read_of(found, wanted)

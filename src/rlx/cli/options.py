@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from rlx.core.errors import Error
+from rlx.core.errors import (
+    Error,
+    InputError,
+    InternalError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
 from rlx.core.files import reason, writing
 from rlx.core.tune import Tune
 
@@ -168,12 +175,23 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, indent=2))
 
 
+@contextmanager
+def reading() -> Generator[None]:
+    """A file that cannot be read is the caller's to mend; what rlx lacks, or does wrong, is not."""
+    try:
+        yield
+    except (InternalError, OutOfMemoryError, UnsupportedError):
+        raise
+    except Error as error:
+        raise error if isinstance(error, InputError) else InputError(str(error)) from error
+
+
 def read_text(path: str) -> str:
     """The text of a file."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise Error(f"{path} cannot be read: {reason(error)}") from None
+        raise InputError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def write_text(path: str, text: str) -> None:

@@ -41,8 +41,9 @@ def verb(
 
     given = options.read_text(text)
     how: dict[str, Any] = {"threads": threads, "target": target, "context": window + 1, "slots": 1}
-    made = lm.load(model, precision=precision, kv=kv, **how)
-    base = _base(model, against, precision, how)
+    with options.reading():
+        made = lm.load(model, precision=precision, kv=kv, **how)
+        base = _base(model, against, precision, how)
     with progress(f"scoring {text}") as report:
         rest: dict[str, Any] = {
             "window": window, "windows": windows, "done": lambda n, of: report(n, of, ""),

@@ -11,6 +11,7 @@ import typer
 
 from rlx.cli import options
 from rlx.cli.progress import progress
+from rlx.core.errors import UnsupportedError
 from rlx.core.units import size_text
 
 if TYPE_CHECKING:
@@ -41,10 +42,14 @@ def verb(
     from rlx.frontends.gguf.source import language_model_file
     from rlx.frontends.gguf.type_rules import mixture_of
 
-    mixture = mixture_of(kind)
-    source = language_model_file(Path(model))
+    try:
+        mixture = mixture_of(kind)
+    except UnsupportedError as error:
+        raise typer.BadParameter(str(error), param_hint="TYPE") from None
+    with options.reading():
+        source = language_model_file(Path(model))
     cores = threads or os.cpu_count() or 1
-    with progress(f"quantising {model}") as report:
+    with options.reading(), progress(f"quantising {model}") as report:
         rows = quantize(
             source, out, mixture, threads=cores, done=lambda n, of, row: report(n, of, row.name)
         )

@@ -66,7 +66,7 @@ def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
     """The file of each output. Their names may be no names of files: those are numbered."""
     import numpy as np
 
-    from rlx.core.errors import Error
+    from rlx.core.errors import InputError
     from rlx.core.files import reason, writing
 
     found: dict[str, str] = {}
@@ -76,7 +76,7 @@ def _written(folder: Path, made: Mapping[str, Array]) -> dict[str, str]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise Error(f"{folder} cannot be written to: {reason(error)}") from None
+            raise InputError(f"{folder} cannot be written to: {reason(error)}") from None
         with writing(path) as file:
             held = BytesIO()  # NumPy asks a file for its position, which a pipe has none of
             np.save(held, array, allow_pickle=False)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlx.cli.options import LANGUAGE_MODEL, Activations, KvCache, RunOn, Threads
-from rlx.core.errors import Error, UnsupportedError
+from rlx.cli.options import LANGUAGE_MODEL, Activations, KvCache, RunOn, Threads, reading
+from rlx.core.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -96,7 +96,9 @@ def _language_model(path: str, settings: Settings, **how: Any) -> Starlette:
     from rlx import lm
     from rlx.serve import language_model_app
 
-    return language_model_app(lm.load(path, **how), settings)
+    with reading():
+        made = lm.load(path, **how)
+    return language_model_app(made, settings)
 
 
 def _tensor_model(
@@ -108,7 +110,7 @@ def _tensor_model(
     executable = models.program(path, target, threads)
     if executable.missing_params:
         names = ", ".join(executable.missing_params[:3])
-        raise Error(
+        raise InputError(
             f"{path} has no values of its weights ({names}): it cannot be served. "
             "Compile it with them."
         )

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 from rlx.core.arguments import PATH
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InputError
 from rlx.core.memory_limits import require_memory
 from rlx.core.pages import zeroed
 
@@ -100,11 +100,11 @@ def opened(path: str | os.PathLike[str]) -> HeldFile:
     try:
         descriptor = os.open(name, READING | NOT_WAITING)
     except (OSError, ValueError) as error:
-        raise Error(f"{name} cannot be read: {reason(error)}.") from None
+        raise InputError(f"{name} cannot be read: {reason(error)}.") from None
     try:
         return HeldFile(name, descriptor)
     except (OSError, ValueError) as error:
-        raise Error(f"{name} cannot be read: {reason(error)}.") from None
+        raise InputError(f"{name} cannot be read: {reason(error)}.") from None
     finally:
         os.close(descriptor)
 
@@ -139,7 +139,7 @@ def writing(path: Any) -> Generator[BinaryIO]:
         with _through(given) if _is_live(given) else _replacing(given) as file:
             yield file
     except (OSError, ValueError) as error:
-        raise Error(f"{given} cannot be written: {reason(error)}.") from None
+        raise InputError(f"{given} cannot be written: {reason(error)}.") from None
 
 
 def _is_live(path: Path) -> bool:

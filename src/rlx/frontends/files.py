@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlx.core.arguments import COUNT, NONE, PATH, WHOLE, Kind, takes
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import Error, InputError, UnsupportedError
 from rlx.core.files import path_of, writing
 from rlx.core.public_calls import public
 from rlx.core.sections import MAGIC, Sections
@@ -82,7 +82,7 @@ def load(
         case ".rlx":
             return _program(file, threads, device)
         case _:
-            raise UnsupportedError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+            raise InputError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
 
 
 def _held(source: Any, threads: int | None, device: int | None) -> Any:
@@ -247,7 +247,7 @@ def _text(file: Path) -> str:
     try:
         data = file.read_bytes()
     except (OSError, ValueError) as error:
-        raise Error(f"{file} cannot be read: {error}.") from None
+        raise InputError(f"{file} cannot be read: {error}.") from None
     return _decoded(data, str(file))
 
 

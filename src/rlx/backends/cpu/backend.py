@@ -166,7 +166,7 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
         return splits(self.program(lir), sizes)
 
     def _support(self) -> Blob:
-        return cached_blob(support_key(), compiled_support, self.cache)
+        return cached_blob(support_key(), compiled_support, self.cache, "native calls")
 
     def serializer(self) -> Serializer[CpuProgram]:
         return _Files(self)

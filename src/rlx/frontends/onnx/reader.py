@@ -351,10 +351,12 @@ def onnx_package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise Error("ONNX models need the package onnx: pip install 'rlx[onnx]'.") from None
+        raise UnsupportedError(
+            "ONNX models need the package onnx: pip install 'rlx[onnx]'."
+        ) from None
     numbers = onnx.__version__.split(".")
     if tuple(int(n) for n in numbers[:2] if n.isdecimal()) < OLDEST_PACKAGE:
-        raise Error(f"onnx {onnx.__version__} is too old: pip install 'rlx[onnx]'.")
+        raise UnsupportedError(f"onnx {onnx.__version__} is too old: pip install 'rlx[onnx]'.")
     return onnx
 
 

@@ -11,7 +11,7 @@ from rlx.core.errors import Error
 _SECTION = "code"
 
 
-def cached_blob(key: str, make: Callable[[], Blob], cache: Cache | None) -> Blob:
+def cached_blob(key: str, make: Callable[[], Blob], cache: Cache | None, name: str = "") -> Blob:
     """The blob that was made for `key` before, or is made now and kept; `key` names all that
     making it depends on beside the code of rlx."""
     if cache is None:
@@ -20,7 +20,7 @@ def cached_blob(key: str, make: Callable[[], Blob], cache: Cache | None) -> Blob
     found = _found(cache, place)
     if found is None:
         found = make()
-        cache.put(place, {"kind": "blob"}, {_SECTION: found.to_bytes()})
+        cache.put(place, {"kind": "blob", "name": name}, {_SECTION: found.to_bytes()})
     return found
 
 
