@@ -27,6 +27,20 @@ SHOWN = "section:not([hidden])"
 TEXT = f"return document.querySelector('{SHOWN}').innerText"
 SELECTED = "return document.querySelector('[aria-selected=true][role=tab]').firstChild.textContent"
 ENTER, ARROW_DOWN, ARROW_RIGHT, ESCAPE, TAB = "\ue007", "\ue015", "\ue014", "\ue00c", "\ue004"
+WHOLE_WORDS = """
+const broken = [], walk = document.createTreeWalker(document.querySelector(arguments[0]), 4);
+for (let text = walk.nextNode(); text; text = walk.nextNode()) {
+  if (text.parentNode.closest("pre")) continue;
+  for (const { 0: word, index } of text.data.matchAll(/[A-Za-z]+/g)) {
+    const range = document.createRange();
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    const tops = [...range.getClientRects()].map((r) => r.top);
+    if (tops.length && Math.max(...tops) - Math.min(...tops) > 4) broken.push(word);
+  }
+}
+return broken;
+"""
 Opens = Callable[..., Browser]
 
 
@@ -309,6 +323,67 @@ def test_search_zooms_to_what_it_finds(opened: Opens, size: str) -> None:
     assert "Nothing" in window.run("return document.getElementById('found').textContent")
     window.press(ESCAPE)
     assert window.run("return document.getElementById('found').hidden")
+
+
+FOUND = "#found [role=option]"
+
+
+@pytest.mark.parametrize(
+    ("name", "sort", "selected"),
+    [
+        ("mask", "input", "report.state.value === 'i1'"),
+        ("scores", "output", "report.state.value === 'o0'"),
+        (
+            "down.2",
+            "weight",
+            "report.data.kernels[report.state.kernel].weights.some((w) => w.startsWith('down.2 '))",
+        ),
+        ("softmax", "node", "report.data.model.nodes[report.state.node].op === 'softmax'"),
+    ],
+)
+def test_search_puts_exact_names_first(opened: Opens, name: str, sort: str, selected: str) -> None:
+    window = opened()
+    window.press("/", *name)
+    first = window.each(FOUND, "[...e.children].map((c) => c.textContent)")[0]
+    assert first[0] == sort
+    assert first[1].split()[0] == name
+    window.press(ENTER)
+    assert window.run(SELECTED) == "Graph"
+    assert window.run(f"return {selected}")
+    edges = "[e.closest('.view'), e].map((b) => b.getBoundingClientRect())"
+    for frame, card in window.each(".node.chosen", f"{edges}.map((b) => [b.top, b.bottom])"):
+        assert frame[0] <= card[0] < card[1] <= frame[1]
+    assert window.each(".node.chosen")
+
+
+def test_search_counts_what_it_does_not_list(opened: Opens, large_page: Path) -> None:
+    window = opened(file=large_page)
+    window.press("/", *"matmul")
+    listed = len(window.each(FOUND))
+    more = window.each("#found li:last-child")[0]
+    assert re.fullmatch(r"and [\d,]+ more: .*", more)
+    window.press(*"_no_such")
+    assert window.each(FOUND) == []
+    assert listed == 40
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_search_finds_is_inside_the_page_in_whole_words(opened: Opens, size: str) -> None:
+    window = opened(size=size)
+    window.press("/", *"encoder")
+    box = "(({ left, right }) => [left, right])(e.getBoundingClientRect())"
+    for left, right in window.each("#found, #found li, #found li > span", box):
+        assert left >= 0
+        assert right <= SIZES[size][0]
+    assert window.run(WHOLE_WORDS, "#found") == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_words_at_the_side_of_the_graph_are_whole(opened: Opens, size: str) -> None:
+    window = opened("graph", size=size)
+    for script in ("report.choose(3)", "report.chooseNode(2)", "report.chooseValue('i0')"):
+        window.run(script)
+        assert window.run(WHOLE_WORDS, ".side") == []
 
 
 def test_the_theme_changes_and_stays(opened: Opens) -> None:

@@ -6,8 +6,8 @@ function details(side, k) {
     rows.push(["rate", `${(k.bytes / k.measured_ns).toFixed(1)} GB/s, ${(k.flops / k.measured_ns).toFixed(1)} GFLOP/s`]);
     if (k.roofline_share !== null) rows.push(["of roofline", `${(100 * k.roofline_share).toFixed(0)} %`]);
   }
-  side.replaceChildren(make("h3", {}, k.title),
-    make("dl", {}, ...rows.filter(([, v]) => v).flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, v)])));
+  side.replaceChildren(make("h3", {}, breakable(k.title)),
+    make("dl", {}, ...rows.filter(([, v]) => v).flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, breakable(v))])));
   const flows = (from, to) => DATA.graph.edges.filter((e) => e[from] === `k${k.i}`).map((e) => [e[to], e[2]]);
   links(side, "Reads", flows(1, 0));
   list(side, "Weights", k.weights);
@@ -18,7 +18,7 @@ function details(side, k) {
   const related = k.decisions.map((i) => DATA.decisions[i]).sort((a, b) => Math.abs(b.ns) - Math.abs(a.ns));
   if (related.length) {
     side.append(make("h4", {}, "Decisions"), make("ul", {}, ...related.slice(0, 12).map((d) =>
-      make("li", {}, make("span", { class: d.verdict ? "yes" : "no" }, d.verdict ? "taken " : "refused "), `${d.what}: ${d.reason}`))));
+      make("li", {}, make("span", { class: d.verdict ? "yes" : "no" }, d.verdict ? "taken " : "refused "), breakable(`${d.what}: ${d.reason}`)))));
   }
   if (k.source !== null) side.append(make("h4", {}, "IR"), make("pre", { tabindex: "0", "aria-label": "IR of the kernel" }, DATA.sources[k.source]));
 }
@@ -38,7 +38,7 @@ function valueDetails(side, key) {
   const [name, formula, shape] = (key[0] === "i" ? DATA.inputs : DATA.outputs)[key.slice(1)];
   const rows = [["shape", shape], ["as a formula", formula !== shape && formula]].filter(([, v]) => v);
   side.replaceChildren(make("h3", {}, breakable(name)), make("p", { class: "note" }, valueSort(key)),
-    make("dl", {}, ...rows.flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, v)])));
+    make("dl", {}, ...rows.flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, breakable(v))])));
   const [title, from, to] = key[0] === "i" ? ["Read by", 0, 1] : ["Written by", 1, 0];
   for (const [graph, sort, isShown] of [[DATA.graph, "kernels", state.graph !== "original"], [DATA.model, "ops of the model", state.graph !== "compiled"]]) {
     if (isShown) links(side, `${title} ${sort}`, graph.edges.filter((e) => e[from] === key).map((e) => [e[to], e[2]]));
@@ -48,18 +48,18 @@ function valueDetails(side, key) {
 function nodeDetails(side, i) {
   const n = DATA.model.nodes[i], kernels = kernelsOf(n);
   const flows = (from, to) => DATA.model.edges.filter((e) => e[from] === `n${i}`).map((e) => [e[to], e[2]]);
-  side.replaceChildren(make("h3", {}, n.op), make("dl", {}, make("dt", {}, "result"), make("dd", {}, n.shape)));
+  side.replaceChildren(make("h3", {}, breakable(n.op)), make("dl", {}, make("dt", {}, "result"), make("dd", {}, n.shape)));
   list(side, "Names", n.names.map(plainName));
   links(side, "Reads", flows(1, 0));
   links(side, "Read by", flows(0, 1));
   if (!kernels.length) return;
-  side.append(make("h4", {}, "Kernels of these names"), make("ul", {}, ...kernels.slice(0, 20).map((k) => make("li", {}, make("button", { type: "button", class: "link", onclick: () => choose(k.i) }, k.title), ` ${time(kernelTime(k))}`))));
+  side.append(make("h4", {}, "Kernels of these names"), make("ul", {}, ...kernels.slice(0, 20).map((k) => make("li", {}, make("button", { type: "button", class: "link", onclick: () => choose(k.i) }, breakable(k.title)), ` ${time(kernelTime(k))}`))));
 }
 
 function list(side, title, items) {
   if (!items.length) return;
   const more = items.length > 40 ? [make("li", { class: "dim" }, `${items.length - 40} more`)] : [];
-  side.append(make("h4", {}, title), make("ul", {}, ...items.slice(0, 40).map((t) => make("li", {}, t)), ...more));
+  side.append(make("h4", {}, title), make("ul", {}, ...items.slice(0, 40).map((t) => make("li", {}, breakable(t))), ...more));
 }
 
 /** Which kernels came of a node, and the other way round: those that have all of its names. */

@@ -32,4 +32,4 @@ function begin() {
 }
 
 begin();
-window.report = { data: DATA, state, views, open, choose, chooseNode, find, go, standalone, picture };
+window.report = { data: DATA, state, views, open, choose, chooseNode, chooseValue, find, go, standalone, picture };
