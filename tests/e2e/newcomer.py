@@ -235,7 +235,7 @@ def use_the_command_line(folder: Path) -> None:
     code, text = command(folder, "doctor", **own, OMP_NUM_THREADS="3")
     assert "threads: 3, OMP_NUM_THREADS says so" in text, text
     code, text = command(folder, "run", "missing.onnx", **own)
-    assert code == 1, text
+    assert code == 2, text
     assert "No such file" in text
 
 

@@ -96,7 +96,7 @@ def test_an_elementwise_op_is_one_declaration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--version"], 0), (["--help"], 0), (["nonsense"], 2), (["explain", "missing.ir"], 1)],
+    [(["--version"], 0), (["--help"], 0), (["nonsense"], 2), (["explain", "missing.ir"], 2)],
 )
 def test_the_command_line(arguments: list[str], code: int, tmp_path: Path) -> None:
     done = subprocess.run(
