@@ -86,6 +86,48 @@ def test_the_error_names_the_call_that_works(call: Any, told: str) -> None:
         call()
 
 
+ASKED = r"Give numbers, of f32: rlx has no dtype"
+NOT_ARRAYS: list[tuple[Any, str]] = [
+    (None, "no value for input 'x'"),
+    ("abc", ASKED + " <U3"),
+    (b"abc", ASKED + r" \|S3"),
+    (object(), ASKED + " object"),
+    (np.array([None] * 3), r"got object\[3\]\. " + ASKED + " object"),
+    (np.zeros(3, "M8[s]"), ASKED + " datetime64"),
+    (np.zeros(3, [("a", "f4")]), ASKED),
+    ([1.0, 2, 3], r"'x' is f32, got a list .* float64. Give np\.asarray\(…, 'float32'\)"),
+    ((1, 2, 3), r"got a tuple .* int64. Give np\.asarray\(…, 'float32'\)"),
+    (3, r"got a int .* int64. Give np\.asarray\(…, 'float32'\)"),
+    ([[1], [1, 2]], "input 'x' cannot be read as an array"),
+    (np.zeros(3), r"got f64\[3\]\. Cast it: x\.astype\('float32'\)"),
+    (np.zeros(4, np.float32), r"got f32\[4\]\. Reshape it first"),
+]
+
+
+@pytest.mark.parametrize(("value", "told"), NOT_ARRAYS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        EXE,
+        lambda x, y: EXE.run({"x": x, "y": y}),
+        lambda x, y: EXE.submit(x, y).result(),
+        lambda x, y: EXE.step(x, y),
+        lambda x, y: rlx.compile(EXE.source, "reference", params=EXE.get_params())(x, y),
+    ],
+)
+def test_what_is_no_array_of_the_input(call: Any, value: Any, told: str) -> None:
+    """The advice is one that can be followed: no reshape makes numbers of objects, and lists have
+    no method that casts them."""
+    with pytest.raises(rlx.Error, match=told):
+        call(value, Y)
+
+
+def test_lists_of_the_declared_dtype_are_arrays() -> None:
+    g = rlx.Graph("g")
+    g.set_outputs([g.input("i", [3], "i64") + 1])
+    assert rlx.compile(g, "cpu")([1, 2, 3]).tolist() == [2, 3, 4]
+
+
 def rows() -> rlx.Executable:
     g = rlx.Graph("rows")
     g.set_outputs([g.input("x", [rlx.Dim("n", 0, 1 << 50), 3]) + 1.0])
@@ -192,6 +234,22 @@ def test_a_model_is_loaded_from_whatever_holds_it(tmp_path: Path) -> None:
     assert rlx.load(data).name == "added"
 
 
+def test_explain_takes_what_load_takes(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(added(), path)
+    wanted = rlx.explain(rlx.load(path), "cuda")
+    assert wanted.target.name == "cuda"
+    for source in (path, str(path), path.open("rb")):
+        assert rlx.explain(source, "cuda") == wanted
+        assert rlx.explain.replay(path, wanted) == rlx.explain.replay(rlx.load(path), wanted)
+    EXE.save(tmp_path / "two.rlx")
+    assert rlx.explain(tmp_path / "two.rlx").model.name == "two"
+    with pytest.raises(rlx.Error, match="cannot compile a int"):
+        rlx.explain(3)
+    with pytest.raises(rlx.Error, match="cannot compile a int"):
+        rlx.explain.replay(3, wanted)
+
+
 def test_bytes_are_what_they_begin_with(tmp_path: Path) -> None:
     EXE.save(tmp_path / "a.rlx")
     program = rlx.load((tmp_path / "a.rlx").read_bytes(), threads=1)
@@ -207,6 +265,11 @@ def test_what_holds_no_model_is_an_error(tmp_path: Path) -> None:
     EXE.save(tmp_path / "a.rlx")
     with pytest.raises(rlx.Error, match=r"two is compiled already, for cpu. Use rlx\.load"):
         rlx.compile(tmp_path / "a.rlx")
+    (tmp_path / "model").touch()
+    with pytest.raises(rlx.Error, match=r"model: its name has no suffix\. It loads"):
+        rlx.compile(tmp_path / "model")
+    with pytest.raises(rlx.Error, match=r"rlx does not know '\.h5' files"):
+        rlx.compile(tmp_path / "model.h5")
     with pytest.raises(rlx.Error, match="what was given is no ONNX model"):
         rlx.load(b"xyz")
     with pytest.raises(rlx.Error, match=r"rlx\.jit compiles it"):
@@ -261,6 +324,38 @@ def test_blocks_limit_threads() -> None:
             assert EXE(X, Y)[0].tolist() == [5, 7, 9]
         assert limits.most == 3
     assert limits.most == before
+
+
+class Converted:
+    """An object that NumPy can make an array of, and nothing else."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+        return self.array
+
+
+@pytest.mark.parametrize("kind", [Foreign, Converted])
+def test_jit_takes_the_arrays_that_executables_take(kind: Any) -> None:
+    """By position, by keyword, and in structures; compiled for their shapes and dtypes."""
+    x, y = kind(X), kind(Y)
+
+    @rlx.jit
+    def added(pair: Any, *, scale: Any) -> Any:
+        return pair["x"] + pair["y"] * scale
+
+    assert EXE(x, y)[0].tolist() == [5, 7, 9]
+    assert rlx.jit(lambda x: x + 1.0)(x).tolist() == [2, 3, 4]
+    assert added({"x": x, "y": y}, scale=x).tolist() == [5, 12, 21]
+    assert added({"x": X, "y": y}, scale=x).tolist() == [5, 12, 21]
+    assert added.compiled == 1
+    assert added.graph({"x": x, "y": rlx.Shape([3])}, scale=2.0).inputs[0].shape == rlx.Shape([3])
+    assert rlx.trace(lambda x: x, x).inputs[0].shape == rlx.Shape([3])
+    with pytest.raises(rlx.Error, match="cannot be read as an array"):
+        rlx.jit(lambda x: x)([[1], [1, 2]])
+    with pytest.raises(rlx.GraphError, match="by position"):
+        rlx.jit(lambda x: x)(np.float32)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])

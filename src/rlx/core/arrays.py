@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlx.core.dtype import DType
-from rlx.core.errors import Error
+from rlx.core.errors import Error, GraphError
 
 CACHE_LINE_BYTES = 64
 """XLA reads memory of the host in place from such a multiple on, and copies other."""
@@ -39,8 +39,25 @@ def as_array(value: Any, what: str, dtype: DType | None = None) -> np.ndarray[An
     """`value` as a NumPy array, without a copy where it offers DLPack. 8-bit floats, which rlx
     stores but does not compute with, are widened to the dtype that is declared: that is exact."""
     array = _read(value, what)
+    if dtype is not None and not is_array(value) and array.dtype != dtype.numpy:
+        _check_numbers(array, what, dtype, value)
     is_widened = array.dtype.itemsize == 1 and dtype is not None and _widens(array.dtype, dtype)
     return array.astype(dtype.numpy) if dtype is not None and is_widened else array
+
+
+def _check_numbers(array: np.ndarray[Any, Any], what: str, dtype: DType, value: Any) -> None:
+    """Numbers of Python have no method that casts them. What is no numbers the caller refuses."""
+    if is_numeric(array.dtype):
+        name = dtype.numpy.name
+        raise GraphError(
+            f"{what} is {dtype}, got a {type(value).__name__} that NumPy reads as {array.dtype}. "
+            f"Give np.asarray(…, {name!r})."
+        )
+
+
+def is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Is it of numbers? NumPy counts those of other packages, such as bf16, to the void ones."""
+    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.type is not np.void)
 
 
 def _widens(given: np.dtype[Any], dtype: DType) -> bool:
@@ -53,6 +70,8 @@ def _widens(given: np.dtype[Any], dtype: DType) -> bool:
 
 
 def _read(value: Any, what: str) -> np.ndarray[Any, Any]:
+    if value is None:
+        raise Error(f"no value for {what}.")
     if isinstance(value, Mapping):
         raise Error(f"{what} is a dict. Arrays by name are keywords, exe(**feed), or go to run.")
     try:

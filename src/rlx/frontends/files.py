@@ -82,7 +82,8 @@ def load(
         case ".rlx":
             return _program(file, threads, device)
         case _:
-            raise InputError(f"{file}: rlx does not know {kind or 'this'!r} files. {_KNOWN}")
+            what = f"rlx does not know {kind!r} files" if kind else "its name has no suffix"
+            raise InputError(f"{file}: {what}. {_KNOWN}")
 
 
 def _held(source: Any, threads: int | None, device: int | None) -> Any:

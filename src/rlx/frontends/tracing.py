@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from rlx.core.arguments import FUNCTION, NONE, TEXT
+from rlx.core.arrays import as_array, is_array
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.public_calls import public, public_class, require_signature
@@ -57,7 +58,7 @@ class Arguments:
         given = [_positional(a, label, name) for label, a in zip(labels, args)]
         positional = tuple(flattened(a, n, _is_input, leaves) for n, a in zip(labels, given))
         named = tuple((n, _named(n, v, leaves)) for n, v in sorted(attrs.items()))
-        return cls(leaves, positional, named)
+        return cls({n: _leaf(a, f"{name}: {n}") for n, a in leaves.items()}, positional, named)
 
     def applied(self, function: Function, leaves: Sequence[Any]) -> Any:
         """The function on these in place of the arrays."""
@@ -150,7 +151,7 @@ def _positional(value: Any, parameter: str, name: str) -> Any:
     if has_leaf(value, _is_input):
         return value
     if isinstance(value, list | np.generic):
-        return np.asarray(value)
+        return as_array(value, f"{name}: {parameter}")
     raise GraphError(
         f"{name}: {parameter}: got {value!r} by position, expected an array or a rlx.Shape. "
         "Python values are given by keyword."
@@ -165,9 +166,18 @@ def _plain_key(arrays: Sequence[Any]) -> Any:
 
 def _is_input(value: Any) -> bool:
     """NumPy's scalars are Python values: `axis=np.int64(0)`."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic | type):
         return False
-    return isinstance(value, Shape) or (hasattr(value, "dtype") and hasattr(value, "shape"))
+    is_typed = hasattr(value, "dtype") and hasattr(value, "shape")
+    return is_typed or isinstance(value, Shape) or is_array(value)
+
+
+def _leaf(value: Any, what: str) -> Any:
+    """An array of NumPy's dtypes, and what stands for an array, as it is; others as executables
+    read them."""
+    has_dtype = isinstance(getattr(value, "dtype", None), np.dtype) and hasattr(value, "shape")
+    is_read = has_dtype or isinstance(value, Shape | Node) or not is_array(value)
+    return value if is_read else as_array(value, what)
 
 
 def _is_result(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlx.core.arrays import is_numeric
 from rlx.core.attrs import bind
 from rlx.core.dim import Dim, Symbol, is_static, substitute
 from rlx.core.dim import evaluate as evaluate_dim
@@ -90,8 +91,12 @@ def mismatch(leaf: Leaf, array: np.ndarray[Any, Any]) -> GraphError:
     except GraphError:
         got = f"{array.dtype}{list(array.shape)}"
     name, dtype = leaf.attrs["name"], leaf.shape.dtype
-    is_cast = got.partition("[")[0] != dtype.value and array.dtype.kind in "biufcV"
-    hint = f"Cast it: {name}.astype({dtype.numpy.name!r})." if is_cast else "Reshape it first."
+    if not is_numeric(array.dtype):
+        hint = f"Give numbers, of {dtype}: rlx has no dtype {array.dtype}."
+    elif got.partition("[")[0] != dtype.value:
+        hint = f"Cast it: {name}.astype({dtype.numpy.name!r})."
+    else:
+        hint = "Reshape it first."
     return GraphError(f"{leaf.op} {name!r} is {leaf.shape}, got {got}. {hint}")
 
 

@@ -258,7 +258,8 @@ class Executable(NamedCalls):
         """Inputs in order, given by name or in order, as they are run."""
         if self._loaded is not None and self._loaded.interface.states:
             raise self._loaded.no_session()
-        return [as_array(a, f"input {n!r}") for n, a in zip(self.inputs, self._ordered(inputs))]
+        pairs = zip(self.inputs.items(), self._ordered(inputs))
+        return [as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs]
 
     def _ordered(self, inputs: Inputs) -> tuple[Any, ...]:
         """One array is the one input, not its rows those of several."""

@@ -171,7 +171,8 @@ class SavedVariants(Variants):
         return program(*given, out=out)
 
     def settled(self, arrays: tuple[Any, ...]) -> tuple[Executable, list[Array]]:
-        named = {n: as_array(a, f"input {n!r}") for n, a in zip(self._inputs, arrays, strict=True)}
+        pairs = zip(self._inputs.items(), arrays, strict=True)
+        named = {n: as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs}
         signature = signature_of(named, self.static)
         found = self._table.programs.get(signature)
         if found is None:
