@@ -28,6 +28,13 @@ MAX_TAPS = 256
 """A lowering writes one slice per tap: past this many a target needs a kernel of its own."""
 
 
+def count_of(room: DimLike, end: DimLike, step: int, *, ceil: bool) -> DimLike:
+    """How many windows begin along an axis that has `room` beyond the first, before its `end`."""
+    if not ceil:
+        return room // step + 1
+    return dim_min((room + step - 1) // step + 1, (end - 1) // step + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """The geometry of sliding windows over any number of axes. `ceil` adds one that runs over the
@@ -74,17 +81,14 @@ class Windows:
 
     def counts(self, image: Sequence[DimLike]) -> tuple[DimLike, ...]:
         """How many windows there are along each axis."""
-        return tuple(self.count(axis, n) for axis, n in enumerate(image))
+        return tuple(self._count(axis, n) for axis, n in enumerate(image))
 
-    def count(self, axis: int, n: DimLike) -> DimLike:
-        """How many there are along one axis of the image."""
-        before, step, span = self.before[axis], self.stride[axis], self.spans[axis]
-        whole = n + before + self.after[axis]
+    def _count(self, axis: int, n: DimLike) -> DimLike:
+        before, after, span = self.before[axis], self.after[axis], self.spans[axis]
+        whole = n + before + after
         room = whole - span
         require_size(room, f"the window spans {span}, but the padded axis {axis + 2} is {whole}")
-        if not self.ceil:
-            return room // step + 1
-        return dim_min((room + step - 1) // step + 1, (n + before - 1) // step + 1)
+        return count_of(room, n + before, self.stride[axis], ceil=self.ceil)
 
     def reach(self, image: Sequence[DimLike]) -> tuple[DimLike, ...]:
         """What the windows read outside of the image: before it, then after it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.window_attributes import Geometry, geometry, per_axis, with_borders
 from rlx.ir.mir import Node
 from rlx.ops.compose import filled
-from rlx.ops.nn.window_geometry import MAX_TAPS, Windows
+from rlx.ops.nn.window_geometry import MAX_TAPS, count_of
 
 
 def _geometry(call: Call) -> Geometry:
@@ -46,10 +47,10 @@ def _empty(x: Node, found: Geometry) -> Node | None:
     rooms = [n + p - span for n, p, span in zip(image, found.totals, found.spans)]
     if not any(isinstance(room, int) and room < 0 for room in rooms):
         return None
-    windows = Windows(found.kernel, found.stride, found.padding, found.dilation, found.ceil)
+    ends = map(add, image, found.padding)
     counts = [
-        0 if isinstance(room, int) and room < 0 else windows.count(axis, n)
-        for axis, (n, room) in enumerate(zip(image, rooms))
+        0 if isinstance(room, int) and room < 0 else count_of(room, end, step, ceil=found.ceil)
+        for room, end, step in zip(rooms, ends, found.stride)
     ]
     return filled(x, 0, (*x.shape.dims[:2], *counts))
 
