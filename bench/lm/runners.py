@@ -96,6 +96,9 @@ class _LlamaCpp:
     def count(self) -> int:
         return len(self._lengths)
 
+    def length(self, slot: int) -> int:
+        return self._lengths[slot]
+
     def step(self, parts: Sequence[Part]) -> list[Any]:
         """All tokens in one batch. Logits are computed, and left where they are."""
         count = 0

@@ -48,6 +48,9 @@ class SessionDecoder:
     def count(self) -> int:
         return len(self._lengths)
 
+    def length(self, slot: int) -> int:
+        return self._lengths[slot]
+
     def step(self, parts: Sequence[Part]) -> list[Array]:
         if len(parts) == 1:
             return [self._alone(parts[0])]
@@ -82,11 +85,12 @@ class SessionDecoder:
     def _called(
         self, tokens: Sequence[Sequence[int]], rows: Sequence[int], slots: Sequence[int]
     ) -> Array:
-        """One call. Rows of the same slot follow one another."""
-        arrays = self.inputs(tokens, rows, slots)
+        """One call. Rows of the same slot follow one another. Lengths are those before it until it
+        is done: what it has written behind them, if it fails, is written again."""
+        made = self.session(*self.inputs(tokens, rows, slots))
         for slot, row in zip(slots, tokens):
             self._lengths[slot] += len(row)
-        return self.session(*arrays)
+        return made
 
     def inputs(
         self, tokens: Sequence[Sequence[int]], rows: Sequence[int], slots: Sequence[int]
@@ -104,13 +108,19 @@ class SessionDecoder:
         return [np.array(tokens, np.int64), np.array(rows, np.int64), *given]
 
     def _make_room(self, slot: int, count: int) -> None:
-        """Shift what windows still see to the beginning of their caches, where they are full."""
-        held = self._lengths[slot] - self._forgotten[slot]
+        """Shift what windows still see to the beginning of their caches, where they are full. Of a
+        slot that is half shifted nothing is kept."""
+        length = self._lengths[slot]
+        if not length:
+            self._forgotten[slot] = 0
+        held = length - self._forgotten[slot]
         if not self._short or held + count <= self._room:
             return
         first = (held - self.window - WINDOW_MARGIN) // SHIFT * SHIFT
+        self._lengths[slot] = 0
         self.session.shift_rows(slot, first, held - first, self._short)
         self._forgotten[slot] += first
+        self._lengths[slot] = length
 
     def keeps(self, slot: int, length: int) -> int:
         forgotten, length = self._forgotten[slot], min(self._lengths[slot], length)
@@ -118,16 +128,16 @@ class SessionDecoder:
 
     def truncate(self, slot: int, length: int) -> None:
         self._lengths[slot] = self.keeps(slot, length)
-        if not self._lengths[slot]:
-            self._forgotten[slot] = 0
 
     def copy(self, source: int, target: int, length: int) -> None:
         count = self.keeps(source, length)
         forgotten = self._forgotten[source] if count else 0
         if source != target:
+            self._lengths[target] = 0
             self.session.copy_rows(source, target, count, self._long)
             self.session.copy_rows(source, target, count - forgotten, self._short)
-        self._lengths[target], self._forgotten[target] = count, forgotten
+        self._forgotten[target] = forgotten
+        self._lengths[target] = count
 
 
 class ArgumentDecoder:
@@ -142,6 +152,9 @@ class ArgumentDecoder:
     @property
     def count(self) -> int:
         return len(self._caches)
+
+    def length(self, slot: int) -> int:
+        return self._caches[slot][0].shape[1]
 
     def step(self, parts: Sequence[Part]) -> list[Array]:
         return [self._step(part) for part in parts]

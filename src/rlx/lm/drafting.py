@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rlx.lm.prefix_cache import common_prefix
+from rlx.lm.prefix_cache import PrefixCache
 from rlx.lm.slots import Part, Slots
 
 CHUNK = 512
@@ -67,25 +67,21 @@ class DraftModel:
     as the model that it guesses for."""
 
     def __init__(self, slots: Slots, context: int, tokens: int = 6) -> None:
-        self._slots, self._context, self._count = slots, context, tokens
-        self._tokens: list[list[int]] = [[] for _ in range(slots.count)]
+        self._cache, self._context, self._count = PrefixCache(slots), context, tokens
 
     def propose(self, slot: int, tokens: Sequence[int], most: int) -> list[int]:
-        known, most = self._tokens[slot], min(most, self._count, self._context - len(tokens))
+        most = min(most, self._count, self._context - len(tokens))
         if most < 1:
             return []
-        shared = self._slots.keeps(slot, min(common_prefix(known, tokens), len(tokens) - 1))
-        self._slots.truncate(slot, shared)
-        self._tokens[slot] = list(tokens[:shared])
-        made = [self._next(slot, list(tokens[shared:]))]
+        self._cache.truncate(slot, self._cache.shared(slot, tokens))
+        made = [self._next(slot, list(tokens[self._cache.length(slot) :]))]
         while len(made) < most:
             made.append(self._next(slot, made[-1:]))
         return made
 
     def _next(self, slot: int, missing: list[int]) -> int:
-        self._tokens[slot] += missing
         while len(missing) > CHUNK:
-            self._slots.step([Part(slot, missing[:CHUNK], [])])
+            self._cache.step([Part(slot, missing[:CHUNK], [])])
             missing = missing[CHUNK:]
-        logits = self._slots.step([Part(slot, missing, [len(missing) - 1])])[0]
+        logits = self._cache.step([Part(slot, missing, [len(missing) - 1])])[0]
         return int(logits[-1].argmax())

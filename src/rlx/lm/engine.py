@@ -2,18 +2,23 @@
 
 Each step appends one token, or one and drafted ones, to every sequence that is being decoded, and
 computes a part of the prompts that are not there yet: new requests start while others go on.
+
+A step may be interrupted anywhere, by Ctrl-C. What slots hold and what has been chosen are the
+record: the next step derives everything else from it, so that answers have the same bits. One that
+fails is computed request by request, and what fails alone is the error of that request.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError, OutOfMemoryError
 from rlx.lm.drafting import Drafter
 from rlx.lm.generation import Delivered, Generation, Piece, Request
 from rlx.lm.prefix_cache import MIN_SHARED, PrefixCache, common_prefix, whole_chunk
@@ -53,12 +58,17 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._turn = 0
+        self._is_interrupted = False
+        """Was a step begun that has not ended?"""
 
     @property
     def load(self) -> Load:
-        return Load(len(self._running), len(self._waiting), self._slots.count)
+        waiting = sum(not g.is_cancelled for g in list(self._waiting))
+        return Load(len(self._running), waiting, self._slots.count)
 
-    def submit(self, request: Request, deliver: Callable[[Delivered], None]) -> Generation:
+    def submit(
+        self, request: Request, deliver: Callable[[Delivered], None] = lambda _: None
+    ) -> Generation:
         """Put a request behind those that wait. Any thread may, also while a step is computed."""
         made = Generation(request, self._tokenizer, self.context, deliver)
         self._waiting.append(made)
@@ -66,91 +76,130 @@ class Engine:
 
     def pieces(self, request: Request) -> Iterator[Piece]:
         """The pieces of one request, computed as they are asked for. Closing it cancels."""
-        found: deque[Delivered] = deque()
-        generation = self.submit(request, found.append)
+        generation, count = self.submit(request), 0
         try:
-            while found or not generation.is_done:
-                if not found:
+            while not generation.is_done or count < len(generation.pieces):
+                if count == len(generation.pieces):
                     self.step()
                     continue
-                piece = found.popleft()
-                if isinstance(piece, Error):
-                    raise piece
-                yield piece
+                yield generation.pieces[count]
+                count += 1
+            if generation.error is not None:
+                raise generation.error
         finally:
             generation.cancel()
 
     def step(self) -> bool:
         """One step of all sequences; False where there is none."""
-        with self._lock:
-            self._drop_cancelled()
+        with self._undertaken():
+            self._drop_ended()
             self._admit()
-            if not self._running:
-                return False
-            parts = self._parts()
-            try:
-                made = self._cache.step([part for _, part in parts])
-            except Error as error:
-                self._fail(error)
-                return True
-            for (generation, part), logits in zip(parts, made):
-                self._advance(generation, part, logits)
-            return True
+            running = list(self._running)
+            if running:
+                self._compute(running)
+            return bool(running)
 
     def abort(self, error: Error) -> None:
         """End all requests that have a slot with an error."""
-        with self._lock:
-            self._fail(error)
+        with self._undertaken():
+            for generation in list(self._running):
+                self._fail(generation, error)
 
     def logits(self, tokens: Sequence[int], take: Callable[[Array], None]) -> None:
         """Give the logits behind each of some tokens to `take`, chunk by chunk."""
         with self._lock:
             while not self._cache.free:
                 self.step()
-            slot = self._cache.acquire(tokens[:1])
-            try:
+            with self._undertaken():
+                slot = self._cache.acquire(tokens[:1])
                 for start in range(0, len(tokens), LONE_CHUNK):
                     part = tokens[start : start + LONE_CHUNK]
                     take(self._cache.step([Part(slot, part, range(len(part)))])[0])
-            finally:
                 self._cache.release(slot)
+
+    # -- what is undone ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _undertaken(self) -> Generator[None]:
+        """One change at a time, behind one that has ended."""
+        with self._lock:
+            if self._is_interrupted:
+                self._recover()
+            self._is_interrupted = True
+            yield
+            self._is_interrupted = False
+
+    def _recover(self) -> None:
+        """Derive everything from the requests that run and from what their slots hold."""
+        while self._waiting and self._waiting[0] in self._running:
+            self._waiting.popleft()
+        self._cache.release_others([g.slot for g in self._running])
+        for generation in [g for g in self._running if not g.is_done]:
+            try:
+                generation.recover()
+            except Exception as error:
+                generation.fail(_error_of(error))
+            self._cut(generation)
+
+    def _cut(self, generation: Generation) -> None:
+        """To what is valid of its sequence: its last token is to be computed."""
+        self._cache.truncate(
+            generation.slot, self._cache.shared(generation.slot, generation.tokens)
+        )
 
     # -- who takes part ----------------------------------------------------------------------------
 
-    def _drop_cancelled(self) -> None:
-        for generation in [g for g in self._running if g.is_cancelled]:
+    def _drop_ended(self) -> None:
+        for generation in [g for g in self._running if g.is_cancelled or g.is_done]:
             self._end(generation)
 
     def _admit(self) -> None:
         while self._waiting and self._cache.free:
-            generation = self._waiting.popleft()
+            generation = self._waiting[0]
             if generation.is_cancelled:
                 generation.is_done = True
-                continue
-            generation.slot = self._cache.acquire(generation.tokens)
-            generation.reused = self._cache.length(generation.slot)
-            self._running.append(generation)
+            else:
+                generation.slot = self._cache.acquire(generation.tokens)
+                generation.reused = self._cache.length(generation.slot)
+                self._running.append(generation)
+            self._waiting.popleft()
 
     def _end(self, generation: Generation) -> None:
         generation.is_done = True
         self._running.remove(generation)
         self._cache.release(generation.slot)
 
-    def _fail(self, error: Error) -> None:
-        """What a failed step left in slots is not known."""
-        for generation in list(self._running):
-            self._cache.truncate(generation.slot, 0)
-            self._end(generation)
-            generation.fail(error)
+    def _fail(self, generation: Generation, error: Exception) -> None:
+        generation.fail(_error_of(error))
+        self._end(generation)
 
     # -- what a step computes ----------------------------------------------------------------------
 
-    def _parts(self) -> list[tuple[Generation, Part]]:
-        decoded = [g for g in self._running if self._missing(g) == 1]
-        filled = [g for g in self._running if self._missing(g) > 1]
+    def _compute(self, generations: Sequence[Generation]) -> None:
+        """A step of these requests; of each by itself, if that of all fails."""
+        try:
+            parts = self._parts(generations)
+            made = self._cache.step([part for _, part in parts])
+        except Exception as error:
+            if len(generations) == 1:
+                self._fail(generations[0], error)
+                return
+            for generation in generations:
+                self._cut(generation)
+                self._compute([generation])
+            return
+        for (generation, part), logits in zip(parts, made, strict=True):
+            self._advance(generation, part, logits)
+
+    def _parts(self, generations: Sequence[Generation]) -> list[tuple[Generation, Part]]:
+        decoded = [g for g in generations if self._missing(g) == 1]
+        filled = [g for g in generations if self._missing(g) > 1]
         room = MAX_VERIFIED // len(decoded) - 1 if decoded else 0
         parts = [(g, self._decoded(g, room)) for g in decoded]
-        return [*parts, *self._filled(filled, PROMPT_CHUNK if decoded else LONE_CHUNK)]
+        parts += self._filled(filled, PROMPT_CHUNK if decoded else LONE_CHUNK)
+        if not parts:
+            raise InternalError("requests are running, and a step has no token of any to compute")
+        return parts
 
     def _missing(self, generation: Generation) -> int:
         """How many of its tokens are not computed yet."""
@@ -203,20 +252,27 @@ class Engine:
     def _advance(self, generation: Generation, part: Part, logits: Array) -> None:
         """Choose tokens as long as they are those that were drafted."""
         drafted = part.tokens[part.rows[0] + 1 :] if part.rows else ()
-        for row, expected in zip(logits, [*drafted, None]):
-            if generation.is_cancelled or not self._takes(generation, row, expected):
-                break
+        shifts = generation.shifts
+        try:
+            for row, expected in zip(logits, [*drafted, None]):
+                if generation.is_cancelled or generation.is_done:
+                    break
+                if generation.take(np.asarray(row)) != expected:
+                    break
+        except Exception as error:
+            generation.fail(_error_of(error))
+        is_shifted = generation.shifts > shifts
+        left = generation.front if is_shifted else len(generation.tokens) - 1
+        self._cache.truncate(generation.slot, left)
         if generation.is_done:
             self._end(generation)
-        elif generation.is_full:
-            self._cache.truncate(generation.slot, generation.shift())
-        self._cache.truncate(generation.slot, max(0, len(generation.tokens) - 1))
 
-    def _takes(self, generation: Generation, logits: Array, expected: int | None) -> bool:
-        """Choose one token: was it the expected one, and does the answer go on?"""
-        try:
-            token = generation.take(np.asarray(logits))
-        except Error as error:
-            generation.fail(error)
-            return False
-        return token == expected and not generation.is_done
+
+def _error_of(error: Exception) -> Error:
+    """Any exception as one that a request may end with."""
+    if isinstance(error, Error):
+        return error
+    kind = OutOfMemoryError if isinstance(error, MemoryError) else InternalError
+    made = kind(f"a step failed: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

@@ -53,18 +53,17 @@ Delivered = Piece | Error
 
 
 class Generation:
-    """The state of one request. Pieces go to `deliver`, and so does an error that ended it."""
+    """The state of one request. `pieces` are its record: all else follows from them. They go to
+    `deliver`, too, and so does an error that ended it."""
 
     def __init__(
         self,
         request: Request,
         tokenizer: Tokenizer,
         context: int,
-        deliver: Callable[[Delivered], None],
+        deliver: Callable[[Delivered], None] = lambda _: None,
     ) -> None:
         self.request = request
-        self.tokens = list(request.prompt)
-        self.made = 0
         self.reused = 0
         """Tokens of the prompt that were cached."""
         self.slot = -1
@@ -74,6 +73,14 @@ class Generation:
         self.submitted_s = time.monotonic()
         self.deliver = deliver
         self._tokenizer, self._context = tokenizer, context
+        self.pieces: list[Piece] = []
+        self.error: Error | None = None
+        self._delivered = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        request = self.request
+        self.tokens, self.made, self.shifts = list(request.prompt), 0, 0
         self._sampler = Sampler(request.sampling)
         self._constraint = request.constraint.begin() if request.constraint else None
         self._stream = TextStream(request.stops)
@@ -85,35 +92,61 @@ class Generation:
     def take(self, logits: Array) -> int:
         """Choose the next token and deliver what is known of the text."""
         token = self._chosen(logits)
-        self.tokens.append(token)
-        self.made += 1
-        text, reason = self._text_of(token)
+        text, reason = self._added(token)
         chances, likeliest = self._chances(logits, token)
-        self.is_done = reason is not None
-        self.deliver(Piece(text, (token,), chances, reason, likeliest))
+        self.pieces.append(Piece(text, (token,), chances, reason, likeliest))
+        self._deliver()
         return token
 
-    def fail(self, error: Error) -> None:
-        self.is_done = True
-        self.deliver(error)
+    def recover(self) -> None:
+        """Derive all from its pieces, behind one that was interrupted."""
+        self._begin()
+        for piece in self.pieces:
+            self._sampler.skip()
+            self._added(piece.tokens[0])
+        self._deliver()
 
-    def shift(self) -> int:
-        """Forget the older half of what follows the prompt's beginning: how many tokens stay in
-        front, whose keys and values remain valid."""
-        front = min(len(self.request.prompt), self._context // 4)
-        del self.tokens[front : front + (len(self.tokens) - front) // 2]
-        return front
+    def _deliver(self) -> None:
+        """Who sees that it is done finds all of its pieces."""
+        for piece in self.pieces[self._delivered :]:
+            self.deliver(piece)
+            self._delivered += 1
+        self.is_done |= bool(self.pieces) and self.pieces[-1].finish_reason is not None
+
+    def fail(self, error: Error) -> None:
+        try:
+            self.error = error
+            self.deliver(error)
+        finally:
+            self.is_done = True
 
     @property
-    def is_full(self) -> bool:
+    def front(self) -> int:
+        """How many tokens stay where they are when the context is shifted: their keys and values
+        remain valid."""
+        return min(len(self.request.prompt), self._context // 4)
+
+    @property
+    def _is_full(self) -> bool:
         return len(self.tokens) >= self._context
 
     def _chosen(self, logits: Array) -> int:
-        if self._constraint is None:
-            return self._sampler.choose(logits, self.tokens)
-        token = self._sampler.choose(logits, self.tokens, self._constraint.allowed(len(logits)))
-        self._constraint.accept(token)
-        return token
+        form = self._constraint
+        allowed = None if form is None else form.allowed(len(logits))
+        return self._sampler.choose(logits, self.tokens, allowed)
+
+    def _added(self, token: int) -> tuple[str, str | None]:
+        """Append a token: the text that is certain now, and why it is the last, if it is. A full
+        context forgets the older half of what follows the prompt's beginning."""
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        self.tokens.append(token)
+        self.made += 1
+        found = self._text_of(token)
+        if found[1] is None and self._is_full:
+            del self.tokens[self.front : self.front + (len(self.tokens) - self.front) // 2]
+            self.shifts += 1
+        return found
 
     def _text_of(self, token: int) -> tuple[str, str | None]:
         """The text that is certain now, and why it is the last, if it is."""
@@ -130,7 +163,7 @@ class Generation:
 
     @property
     def _is_at_end(self) -> bool:
-        return self.is_full and not self.request.shifts_context
+        return self._is_full and not self.request.shifts_context
 
     def _chances(
         self, logits: Array, token: int
@@ -140,10 +173,11 @@ class Generation:
             return (), ()
         chances = log_probabilities(logits)
         own = (float(chances[token]),)
-        return own, (_likeliest(chances, count),) if count else ()
+        return own, (likeliest(chances, count),) if count else ()
 
 
-def _likeliest(chances: Array, count: int) -> tuple[tuple[int, float], ...]:
+def likeliest(chances: Array, count: int) -> tuple[tuple[int, float], ...]:
+    """The tokens of the highest log-probabilities, in order, with these."""
     count = min(count, len(chances))
     found = np.argpartition(-chances, count - 1)[:count]
     found = found[np.lexsort((found, -chances[found]))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rlx.lm.slots import Part, Slots
 from rlx.ops.op import Array
@@ -12,7 +12,8 @@ MIN_SHARED = 8
 
 
 class PrefixCache:
-    """Slots with the tokens that they hold. Those of a free slot stay until it is needed."""
+    """Slots with the tokens that they hold. Those of a free slot stay until it is needed. How many
+    a slot holds is what the slots say: noted tokens behind that are not computed."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -27,53 +28,57 @@ class PrefixCache:
 
     def length(self, slot: int) -> int:
         """How many tokens a slot holds."""
-        return len(self._tokens[slot])
+        return self._slots.length(slot)
 
     def acquire(self, tokens: Sequence[int]) -> int:
         """A free slot for a sequence: the one that holds most of its beginning, unless another
         sequence that began alike would be lost with it; then the one used longest ago."""
         free = [s for s in range(self._slots.count) if not self._is_used[s]]
-        best = max(free, key=lambda s: (self._shared(s, tokens), -self._last_use[s]))
-        shared = self._shared(best, tokens)
-        is_kept = 2 * shared >= len(self._tokens[best]) or shared == len(tokens) - 1
+        best = max(free, key=lambda s: (self.shared(s, tokens), -self._last_use[s]))
+        shared = self.shared(best, tokens)
+        is_kept = 2 * shared >= self.length(best) or shared == len(tokens) - 1
         slot = best if is_kept else min(free, key=lambda s: self._last_use[s])
         self._is_used[slot] = True
-        self.truncate(slot, self._shared(slot, tokens))
+        self.truncate(slot, self.shared(slot, tokens))
         return slot
 
     def release(self, slot: int) -> None:
         self._clock += 1
         self._is_used[slot], self._last_use[slot] = False, self._clock
 
+    def release_others(self, slots: Collection[int]) -> None:
+        """Release all slots but these."""
+        for slot in (s for s, is_used in enumerate(self._is_used) if is_used and s not in slots):
+            self.release(slot)
+
     def share(self, slot: int, tokens: Sequence[int]) -> int:
         """Take over what another slot holds more of a sequence's beginning: how many tokens."""
         others = (s for s in range(self._slots.count) if s != slot)
-        best = max(others, key=lambda s: self._shared(s, tokens), default=slot)
-        shared = self._shared(best, tokens)
+        best = max(others, key=lambda s: self.shared(s, tokens), default=slot)
+        shared = self.shared(best, tokens)
         gained = shared - self.length(slot)
         if gained < MIN_SHARED:
             return 0
-        self._slots.copy(best, slot, shared)
+        self._slots.truncate(slot, 0)
         self._tokens[slot] = self._tokens[best][:shared]
+        self._slots.copy(best, slot, shared)
         return gained
 
-    def _shared(self, slot: int, tokens: Sequence[int]) -> int:
+    def shared(self, slot: int, tokens: Sequence[int]) -> int:
         """What a slot holds of a sequence. The last token is always computed, for its logits."""
-        found = min(common_prefix(self._tokens[slot], tokens), len(tokens) - 1)
+        held = min(self.length(slot), len(tokens) - 1)
+        found = min(common_prefix(self._tokens[slot], tokens), held)
         return self._slots.keeps(slot, whole_chunk(len(tokens), found))
 
     def step(self, parts: Sequence[Part]) -> list[Array]:
-        made = self._slots.step(parts)
         for part in parts:
-            self._tokens[part.slot] += part.tokens
-        return made
+            self._tokens[part.slot][self.length(part.slot) :] = part.tokens
+        return self._slots.step(parts)
 
     def truncate(self, slot: int, length: int) -> None:
         """Keep the first tokens; none where the slot has forgotten what is before them."""
-        if length < len(self._tokens[slot]):
-            kept = self._slots.keeps(slot, length)
-            self._slots.truncate(slot, kept)
-            del self._tokens[slot][kept:]
+        if length < self.length(slot):
+            self._slots.truncate(slot, length)
 
 
 def whole_chunk(size: int, end: int) -> int:

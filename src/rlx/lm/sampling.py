@@ -25,6 +25,7 @@ NUCLEUS_LEAST = 2.0**-12
 often few tokens have the mass."""
 SORTED_AT_ONCE = 2048
 """Keys up to which sorting all takes less than bins do."""
+MAX_F32 = float(np.finfo(np.float32).max)
 BIN_SHIFT = 18
 """Bits of an f32 key that do not choose its bin: 32 bins to an octave."""
 
@@ -73,7 +74,7 @@ class Sampling:
 
 
 def _require(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and abs(value) <= MAX_F32
     if not is_number or not holds(value):
         raise Error(f"{name} is {value!r}: it must be a number {wanted}.")
 
@@ -90,9 +91,19 @@ class Sampler:
         scores = self._penalised(logits, before)
         if allowed is not None:
             scores = np.where(allowed, scores, -np.inf)
-        if self.how.temperature == 0:
+        if self._is_greedy:
             return int(scores.argmax())
         return self._drawn(scores)
+
+    def skip(self) -> None:
+        """Go on as if a token had been chosen."""
+        if not self._is_greedy:
+            self._draws.random()
+
+    @property
+    def _is_greedy(self) -> bool:
+        """Is the temperature zero in the precision of logits?"""
+        return np.float32(self.how.temperature) == 0
 
     def _drawn(self, scores: Array) -> int:
         if not self.how.filters:
@@ -101,7 +112,8 @@ class Sampler:
         return int(tokens[_draw(self._weights(scores[tokens]), self._draws.random())])
 
     def _weights(self, scores: Array) -> Array:
-        return np.exp((scores - scores.max()) / np.float32(self.how.temperature))
+        with np.errstate(over="ignore"):  # -inf, of a weight that is zero
+            return np.exp((scores - scores.max()) / np.float32(self.how.temperature))
 
     def _penalised(self, logits: Array, before: Sequence[int]) -> Array:
         how = self.how
@@ -114,7 +126,9 @@ class Sampler:
         counts = Counter(before[-how.penalty_tokens :] if how.penalty_tokens else ())
         tokens, times = np.array(list(counts), np.int64), np.array(list(counts.values()))
         found, factor = scores[tokens], np.float32(how.repetition_penalty)
-        found = np.where(found > 0, found / factor, found * factor)
+        with np.errstate(over="ignore", divide="ignore"):
+            found = np.where(found > 0, found / factor, found * factor)
+        found = found.clip(-MAX_F32, MAX_F32)
         scores[tokens] = found - times * how.frequency_penalty - how.presence_penalty
         return scores
 

@@ -28,6 +28,11 @@ class Slots(Protocol):
         """How many slots there are."""
         ...
 
+    def length(self, slot: int) -> int:
+        """How many tokens a slot holds. A step adds to it once they are computed, so that it holds
+        wherever a step, a cut or a copy has failed or was interrupted."""
+        ...
+
     def step(self, parts: Sequence[Part]) -> list[Array]:
         """Logits f32[rows, vocabulary] of each part; all slots are different ones."""
         ...
