@@ -22,25 +22,13 @@ from tests.browser.reports import LAYERS, SIZES, VIEWS
 from tests.patience import eventually
 
 HERE = Path(__file__).parent
-AGAINST, WIDER = ((HERE / f"{name}.js").read_text() for name in ("contrast", "wider"))
+AGAINST, WIDER, WHOLE_WORDS, NEAREST = (
+    (HERE / f"{name}.js").read_text() for name in ("contrast", "wider", "whole_words", "nearest")
+)
 SHOWN = "section:not([hidden])"
 TEXT = f"return document.querySelector('{SHOWN}').innerText"
 SELECTED = "return document.querySelector('[aria-selected=true][role=tab]').firstChild.textContent"
 ENTER, ARROW_DOWN, ARROW_RIGHT, ESCAPE, TAB = "\ue007", "\ue015", "\ue014", "\ue00c", "\ue004"
-WHOLE_WORDS = """
-const broken = [], walk = document.createTreeWalker(document.querySelector(arguments[0]), 4);
-for (let text = walk.nextNode(); text; text = walk.nextNode()) {
-  if (text.parentNode.closest("pre")) continue;
-  for (const { 0: word, index } of text.data.matchAll(/[A-Za-z]+/g)) {
-    const range = document.createRange();
-    range.setStart(text, index);
-    range.setEnd(text, index + word.length);
-    const tops = [...range.getClientRects()].map((r) => r.top);
-    if (tops.length && Math.max(...tops) - Math.min(...tops) > 4) broken.push(word);
-  }
-}
-return broken;
-"""
 Opens = Callable[..., Browser]
 
 
@@ -159,6 +147,40 @@ def test_the_roofline_names_its_limits(opened: Opens) -> None:
     assert "matmuls" in held
     assert "GB/s" in held
     assert window.run(f"return document.querySelectorAll('{SHOWN} circle').length") > 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_names_of_limits_are_clear_of_lines_and_dots(opened: Opens, size: str) -> None:
+    window = opened("roofline", size=size)
+    window.settle()
+    nearest = dict(window.run(NEAREST))
+    assert len(nearest) == 5
+    assert {name: d for name, d in nearest.items() if d < 5} == {}  # half the height of a letter
+
+
+@pytest.mark.parametrize(("dtype", "is_known"), [("f32", True), ("i8", False)])
+def test_kernels_are_held_against_the_peak_of_their_dtype(
+    opened: Opens, dtype: str, is_known: bool
+) -> None:
+    window = opened()
+    window.run(
+        "for (const k of report.data.kernels)"
+        "  { k.arithmetic = arguments[0]; k.roofline_share = 3 }",
+        dtype,
+    )
+    window.run("report.open('Roofline')")
+    window.settle()
+    text = window.run(TEXT)
+    assert ("faster than the default rates" in text) is is_known
+    assert (f"no peak for arithmetic in {dtype}" in text) is not is_known
+    dots, without = (
+        window.run(f"return document.querySelectorAll('{SHOWN} circle{c}').length")
+        for c in ("", ".over")
+    )
+    assert without == (0 if is_known else dots)
+    window.run("report.open('Kernels')")
+    shares = window.each(f"{SHOWN} [data-label='of roofline']", "e.innerText")
+    assert ("300 %" in shares) is is_known
 
 
 def test_decisions_are_grouped_by_layer_and_sifted(opened: Opens) -> None:

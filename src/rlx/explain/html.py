@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain.memory_floor import PART_COLUMNS, floor_of, part_rows, step_text
 from rlx.explain.naming import kernel_title
-from rlx.explain.op_families import ANCHORS, FAMILIES, family_of_all
+from rlx.explain.op_families import ANCHORS, FAMILIES, INT8_PRODUCTS, family_of_all
 from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
 from rlx.explain.shapes import sized
 from rlx.explain.text import headline, kernel_groups, op_count
@@ -156,15 +156,15 @@ def _phases(report: Report) -> list[dict[str, Any]]:
 
 
 def _roofs(report: Report) -> dict[str, Any] | None:
-    peak = max(report.target.peak_gflops.values(), default=0.0)
-    peak = report.target.peak_gflops.get("f32", peak)
+    peaks = report.target.peak_gflops
+    first = "f32" if "f32" in peaks else next(iter(peaks), "")
     levels = [
         {"name": f"{_cache(i, report)} ({size_text(c['bytes'])})", "gb_s": c["gb_s"]}
         for i, c in enumerate(report.target.caches)
     ]
     beyond = report.target.gate.get("memory_gb_s")
     levels += [{"name": "memory", "gb_s": beyond}] if beyond else []
-    return {"gflops": peak, "levels": levels} if peak and levels else None
+    return {"dtype": first, "peaks": peaks, "levels": levels} if peaks and levels else None
 
 
 def _cache(number: int, report: Report) -> str:
@@ -173,6 +173,11 @@ def _cache(number: int, report: Report) -> str:
 
 
 # -- kernels --------------------------------------------------------------------------------------
+
+
+def _arithmetic(kernel: ReportKernel) -> str:
+    """The dtype of its sums of products, which may be narrower than its result."""
+    return "i8" if INT8_PRODUCTS & {kernel.op, *kernel.ops} else kernel.dtype
 
 
 def _kernel(
@@ -189,7 +194,8 @@ def _kernel(
         "kind": family_of_all(kernel.ops or (kernel.op,)),
         "ops": kernel.ops, "where": kernel.where, "shape": shape,
         "formula": kernel.shape if kernel.shape != shape else "", "phase": kernel.phase,
-        "bytes": kernel.bytes, "flops": kernel.flops, "predicted_ns": kernel.predicted_ns,
+        "bytes": kernel.bytes, "flops": kernel.flops, "arithmetic": _arithmetic(kernel),
+        "predicted_ns": kernel.predicted_ns,
         "weight_bytes": kernel.weight_bytes, "state_bytes": kernel.state_bytes,
         "part": kernel.part,
         "measured_ns": took["median_ns"] if took else None,

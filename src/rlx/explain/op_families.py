@@ -35,6 +35,13 @@ ANCHORS = (_MATMULS, _WINDOWS, _ATTENTION, _SEQUENCES, _ROWS, _ELEMENTWISE, _MOV
 """A region is of the family of its first op in this order."""
 
 
+INT8_PRODUCTS = frozenset((
+    "gguf_int8_matmul", "matmul_integer", "qlinear_matmul", "quantized_matmul", "conv_integer",
+    "qlinear_conv", "quantized_conv",
+))  # fmt: skip
+"""Products of 8-bit operands, whatever dtype their result is."""
+
+
 def family_of(op: str) -> int:
     """Of one op; one that no family lists is among the others."""
     if op in LISTED:

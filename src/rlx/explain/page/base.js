@@ -37,6 +37,8 @@ const kernelTime = (k) => k.measured_ns ?? k.predicted_ns;
 const isMeasured = DATA.kernels.some((k) => k.measured_ns !== null);
 const perCall = DATA.kernels.filter((k) => k.phase !== "prologue");
 const allTime = Math.max(1e-9, perCall.reduce((sum, k) => sum + kernelTime(k), 0));
+/** Whether the target states a peak for its arithmetic: its share of the roofline means something. */
+const hasPeak = (k) => !k.flops || !DATA.roofs || k.arithmetic in DATA.roofs.peaks;
 const shareOf = (k) => (k.phase === "prologue" ? 0 : kernelTime(k) / allTime);
 
 /** `onnx /Conv_2` is `/Conv_2`, `matmul at block layer.0, block encoder` is `matmul at layer.0`. */

@@ -4,7 +4,7 @@ function details(side, k) {
     ["predicted", time(k.predicted_ns)], ["measured", k.measured_ns === null ? "" : time(k.measured_ns)], ["share of kernel time", k.phase === "prologue" ? "none: runs once, when weights are set" : percent(shareOf(k))]];
   if (k.measured_ns) {
     rows.push(["rate", `${(k.bytes / k.measured_ns).toFixed(1)} GB/s, ${(k.flops / k.measured_ns).toFixed(1)} GFLOP/s`]);
-    if (k.roofline_share !== null) rows.push(["of roofline", `${(100 * k.roofline_share).toFixed(0)} %`]);
+    if (k.roofline_share !== null) rows.push(["of roofline", hasPeak(k) ? `${(100 * k.roofline_share).toFixed(0)} %` : `unknown: no peak is stated for ${k.arithmetic}`]);
   }
   side.replaceChildren(make("h3", {}, breakable(k.title)),
     make("dl", {}, ...rows.filter(([, v]) => v).flatMap(([n, v]) => [make("dt", {}, n), make("dd", {}, breakable(v))])));

@@ -11,7 +11,7 @@ function decisionGroup(all) {
 
 /** Equal kernels, such as those of equal layers, as one with their sums. */
 function kernelGroup(all) {
-  const sum = (of) => all.reduce((s, k) => s + of(k), 0), timed = all.filter((k) => k.roofline_share !== null && k.measured_ns);
+  const sum = (of) => all.reduce((s, k) => s + of(k), 0), timed = all.filter((k) => k.roofline_share !== null && k.measured_ns && hasPeak(k));
   const figures = Object.fromEntries(["predicted_ns", "bytes", "flops", "weight_bytes", "state_bytes"].map((key) => [key, sum((k) => k[key])]));
   const roof = timed.length ? timed.reduce((s, k) => s + k.roofline_share * k.measured_ns, 0) / timed.reduce((s, k) => s + k.measured_ns, 0) : null;
   const slowest = all.reduce((a, b) => (kernelTime(a) >= kernelTime(b) ? a : b));
