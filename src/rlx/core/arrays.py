@@ -48,11 +48,9 @@ def as_array(value: Any, what: str, dtype: DType | None = None) -> np.ndarray[An
 def _check_numbers(array: np.ndarray[Any, Any], what: str, dtype: DType, value: Any) -> None:
     """Numbers of Python have no method that casts them. What is no numbers the caller refuses."""
     if is_numeric(array.dtype):
+        got = f"{DType.of(array.dtype)}{list(array.shape)} in a {type(value).__name__}"
         name = dtype.numpy.name
-        raise GraphError(
-            f"{what} is {dtype}, got a {type(value).__name__} that NumPy reads as {array.dtype}. "
-            f"Give np.asarray(…, {name!r})."
-        )
+        raise GraphError(f"{what} is {dtype}, got {got}. Give np.asarray(…, {name!r}).")
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:

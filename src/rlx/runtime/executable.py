@@ -16,7 +16,7 @@ from rlx.core.public_calls import public_class
 from rlx.core.shape import OutOfRange, Shape
 from rlx.ops.op import Array
 from rlx.runtime.loaded_program import LoadedProgram, MemoryNeed
-from rlx.runtime.named_calls import NamedCalls, given_of, not_ready, wrong_count
+from rlx.runtime.named_calls import NamedCalls, given_of, not_ready
 from rlx.runtime.pending import Background, Pending
 from rlx.runtime.variants import Variants, described_inputs
 
@@ -261,12 +261,6 @@ class Executable(NamedCalls):
         pairs = zip(self.inputs.items(), self._ordered(inputs))
         return [as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs]
 
-    def _ordered(self, inputs: Inputs) -> tuple[Any, ...]:
-        """One array is the one input, not its rows those of several."""
-        if isinstance(inputs, Mapping):
-            return self._in_order((), inputs)
-        return self._counted(tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,))
-
     def sizes(self, inputs: Inputs) -> dict[str, int]:
         """The sizes of named dims that these inputs have."""
         program, arrays = self.settled(inputs)
@@ -442,13 +436,6 @@ class Executable(NamedCalls):
             return self._loaded.bind(arrays)
         program, taken = self.settled(arrays)
         return program.loaded.bind(taken)
-
-    def _counted(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """So many as there are inputs."""
-        names = list(self.inputs)
-        if len(arrays) != len(names):
-            raise self._error(wrong_count(names, arrays))
-        return arrays
 
     def session(self, *, history: int | None = None, **sizes: int) -> StateSession:
         """What calls keep: the states of the program, at these sizes of their named dims. Call it

@@ -102,6 +102,20 @@ class NamedCalls(ABC):
             raise self._error(f"no value for {listed(missing)}. Inputs: {listed(names)}.{hint}")
         return tuple(given[n] for n in names)
 
+    def _ordered(self, inputs: Any) -> tuple[Any, ...]:
+        """One array is the one input, not its rows those of several."""
+        if isinstance(inputs, Mapping):
+            return self._in_order((), inputs)
+        is_list = isinstance(inputs, list | tuple)
+        return self._counted(tuple(inputs) if is_list else (inputs,))  # pyright: ignore[reportUnknownArgumentType]
+
+    def _counted(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """So many as there are inputs."""
+        names = list(self.inputs)
+        if len(arrays) != len(names):
+            raise self._error(wrong_count(names, arrays))
+        return arrays
+
     def _outs(self, out: Any) -> Any:
         """Arrays for results in order, where they are given by name."""
         if not isinstance(out, Mapping):

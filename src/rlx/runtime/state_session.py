@@ -208,9 +208,8 @@ class StateSession(NamedCalls):
 
     def _tried(self, inputs: Inputs) -> list[Any]:
         """Inputs, and copies of the states."""
-        is_named = isinstance(inputs, Mapping)
-        given = self._in_order((), inputs) if is_named else self._loaded.counted(tuple(inputs))
-        arrays = [as_array(a, f"input {n!r}") for n, a in zip(self.inputs, given)]
+        pairs = zip(self.inputs.items(), self._ordered(inputs))
+        arrays = [as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs]
         return [*arrays, *map(self._memory.copied, self._held.states)]
 
     # -- earlier and other states --------------------------------------------------------------

@@ -235,8 +235,8 @@ class EngineProgram(Program):
     def quick(self, weights: Weights) -> Callable[..., Any]:
         """Inputs and arrays for outputs in order. A graph that is one function of fixed sizes is
         called at once; whatever is not as it takes it goes the long way, which says what is."""
-        names = [n.name for n in self.interface.inputs]
-        engine, count = self.engine, len(names)
+        leaves = self.interface.inputs
+        engine, count = self.engine, len(leaves)
         at_once = direct_call(self, weights)
 
         def call(*arrays: Any) -> Any:
@@ -245,8 +245,10 @@ class EngineProgram(Program):
                 if made is not None:
                     return made
             given = [
-                a if isinstance(a, EngineState) or engine.is_own(a) else as_array(a, f"input {n!r}")
-                for a, n in zip(arrays, names)
+                a
+                if isinstance(a, EngineState) or engine.is_own(a)
+                else as_array(a, f"input {n.name!r}", n.shape.dtype)
+                for a, n in zip(arrays, leaves)
             ]
             outs = list(arrays[count:]) or [None] * len(self.interface.outputs)
             results = self.run(weights, given, outs)

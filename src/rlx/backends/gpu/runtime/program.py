@@ -179,7 +179,8 @@ class GpuProgram(Program):
             else:
                 named = zip(given, self.interface.inputs)
                 held = [
-                    a if is_on_device(a) else as_array(a, f"input {n.name!r}") for a, n in named
+                    a if is_on_device(a) else as_array(a, f"input {n.name!r}", n.shape.dtype)
+                    for a, n in named
                 ]
                 made = self.run(weights, held, outs or [None] * len(self.interface.outputs))
             return made[0] if len(made) == 1 else tuple(made)
