@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,11 +136,11 @@ def test_a_trace_shows_every_function_written_and_then_compiled(exe: Executable)
     written = {f: e for e in code if e.name.startswith("write") for f in dict(e.args)["functions"]}
     compiled = {f: e for e in code if e.name.startswith("compile")
                 for f in dict(e.args)["functions"]}  # fmt: skip
-    assert compiled["k0"].start_ns >= written["k0"].stop_ns >= plan.stop_ns
-    assert {f for f in written if f.startswith("k")} <= set(compiled)
+    assert compiled["f0"].start_ns >= written["f0"].stop_ns >= plan.stop_ns
+    assert {f for f in written if re.fullmatch(r"f\d+", f)} <= set(compiled)
     assert code[-1].name == "link run"
     labels = {n.label for n in exe.lir.plan.schedule}
-    assert all(name in labels for name in dict(written["k0"].args)["for"])
+    assert all(name in labels for name in dict(written["f0"].args)["for"])
 
 
 def test_of_a_program_kept_from_before_a_trace_shows_the_timed_build(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ class ProgramBuilder:
 
     def _select(self, key: object, step: Step) -> None:
         try:
-            made = select_step(step, self.library, f"k{len(self.sequences)}")
+            made = select_step(step, self.library, f"f{len(self.sequences)}")
         except (InternalError, OutOfMemoryError) as error:
             raise type(error)(f"{step.node.label}: {error}") from error
         if isinstance(made, NoKernel):
@@ -349,7 +349,7 @@ class ProgramBuilder:
         key = ("copy", layout, node.shape)
         if key not in self.sequences:
             copy = contiguous_copy(node.shape, layout)
-            made = scheduled(copy, self.library, f"k{len(self.sequences)}")
+            made = scheduled(copy, self.library, f"f{len(self.sequences)}")
             if isinstance(made, Refusal):
                 raise UnsupportedError(f"{node.label}: {self.target.name}: {made.reason}")
             self.sequences[key] = made
