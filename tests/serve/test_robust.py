@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -85,6 +86,81 @@ def test_malformed_bodies(server: Running, body: bytes, text: str | None) -> Non
         assert set(answer["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"logit_bias": {"9" * 5000: 1}},
+        {"logit_bias": {"5": 10**400}},
+        {"logit_bias": {"-1": 1}},
+        {"logit_bias": {"10000000": 1}},
+        {"logit_bias": {"5": "1"}},
+        {"regex": "[ab]{5}", "temperature": 1e300},
+        {"temperature": -(10**400)},
+        {"repetition_penalty": 1e300},
+    ],
+    ids=lambda wrong: str(wrong)[:40],
+)
+def test_what_cannot_be_answered_gets_no_slot(server: Running, wrong: dict[str, Any]) -> None:
+    before = server.metric("rlx_prompt_tokens_total")
+    for stream in (False, True):
+        body = {"prompt": "hello", "stream": stream, "max_tokens": 8, **wrong}
+        status, answer = post(server, json.dumps(body).encode())
+        assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert server.metric("rlx_prompt_tokens_total") == before
+
+
+@pytest.mark.parametrize("how", [{"temperature": 1e-300}, {"temperature": 1e-40},
+                                 {"repetition_penalty": 1e-40}])  # fmt: skip
+def test_extreme_numbers_keep_to_a_form(server: Running, how: dict[str, Any]) -> None:
+    body = {"prompt": "hello", "regex": "[ab]{5}", "max_tokens": 8, **how}
+    status, answer = post(server, json.dumps(body).encode())
+    assert status == 200
+    assert re.fullmatch("[ab]{5}", answer["choices"][0]["text"])
+
+
+def test_a_client_that_leaves_within_its_body(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    client.sendall(
+        b"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 100\r\n\r\n{"
+    )
+    client.close()
+    until(lambda: ("/tokenize", "499") in answered(server))
+    assert ("/tokenize", "500") not in answered(server)
+    assert not caplog.records
+
+
+def answered(server: Running) -> set[tuple[str, str]]:
+    """Routes and statuses that are counted."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return set(re.findall(r'rlx_requests_total{route="(.*?)",status="(.*?)"}', text))
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/v1/models/", "/v1/models/{name:path}"),
+        ("/v1/models/v1", "/v1/models/{name:path}"),
+        ("/v1/models/a/%7Bname%7D", "/v1/models/{name:path}"),
+        ("/page/nothing", "/page"),
+        ("/nothing/else", "other"),
+    ],
+)
+def test_routes_are_counted_by_their_templates(server: Running, path: str, route: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", path)
+    assert connection.getresponse().read()
+    connection.close()
+    assert (route, "404") in answered(server)
+    known = {r.path for r in server.server._app.routes}
+    assert {r for r, _ in answered(server)} <= known | {"other"}
+
+
 def test_bodies_and_hosts_of_other_sites(server: Running) -> None:
     assert post(server, b"{}", **{"Content-Type": "text/plain"})[0] == 415
     assert post(server, b"{}", Host="evil.example")[0] == 403
@@ -128,13 +204,37 @@ def test_a_client_that_reads_slowly_holds_up_nobody(server: Running) -> None:
 
 
 def test_a_full_queue_refuses(server: Running) -> None:
+    """What does not fit an idle server is refused for good, all else for as long as others wait."""
+    until(lambda: is_idle(server))
+    short = {**LONG, "max_tokens": 1, "stream": False}
+    with serving(server.lm, queue=2) as small:
+        status, answer = post(small, json.dumps({**short, "n": 6}).encode())
+        assert (status, answer["error"]["code"]) == (400, "too_many_answers")
+        assert "3 slots and a queue of 2" in answer["error"]["message"]
+        status, answer = post(small, json.dumps({**short, "n": 5}).encode())
+        assert (status, len(answer["choices"])) == (200, 5)
+        busy = opened(small, {**LONG, "n": 5})
+        until(lambda: small.lm.engine.load.waiting == 2)
+        status, answer = post(small, json.dumps(short).encode())
+        assert (status, answer["error"]["code"]) == (429, "queue_full")
+        busy.close()
+        until(lambda: is_idle(server))
+    with serving(server.lm) as default:
+        body = {**short, "prompt": ["a"] * 64, "n": 16}
+        assert post(default, json.dumps(body).encode())[0] == 400
+
+
+def test_requests_whose_client_left_do_not_fill_the_queue(server: Running) -> None:
     until(lambda: is_idle(server))
     with serving(server.lm, queue=2) as small:
-        many = {**LONG, "n": 16, "stream": False}
-        status, answer = post(small, json.dumps(many).encode())
-        assert (status, answer["error"]["code"]) == (429, "queue_full")
-        status, _ = post(small, json.dumps({**LONG, "stream": False}).encode())
-        assert status == 200
+        running = opened(small, {**LONG, "n": 3, "max_tokens": 1000})
+        until(lambda: small.lm.engine.load.running == 3)
+        waiting = opened(small, {**LONG, "n": 2})
+        until(lambda: small.lm.engine.load.waiting == 2)
+        waiting.close()
+        until(lambda: small.lm.engine.load.waiting == 0)
+        running.close()
+    until(lambda: is_idle(server))
 
 
 def test_an_answer_that_takes_too_long(server: Running) -> None:

@@ -9,6 +9,8 @@ body.py          fields of a JSON body, checked by name
 runner.py        the engine's thread, and streams of pieces out of it
 responses.py     server-sent events, answers that end with their client
 sampling.py      what is asked of a language model, out of a body
+turns.py         calls in turns, and so many that wait
+prompts.py       prompts as texts or tokens, and how likely their tokens are
 completions.py   /v1/completions
 chat.py          /v1/chat/completions
 embeddings.py    /v1/embeddings

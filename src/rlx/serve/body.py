@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
-from starlette.requests import Request
+import numpy as np
+from starlette.requests import ClientDisconnect, Request
 
-from rlx.serve.errors import Refused
+from rlx.serve.errors import LEFT, Refused
 
+MAX_NUMBER = float(np.finfo(np.float32).max)
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -30,6 +31,8 @@ async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> byt
                     raise too_large(limit_bytes)
     except TimeoutError:
         raise Refused(408, f"the body did not come within {timeout_s:.0f} s.") from None
+    except ClientDisconnect:
+        raise Refused(LEFT, "the client left before its body was there.") from None
     return bytes(data)
 
 
@@ -53,12 +56,17 @@ def _no_number(name: str) -> NoReturn:
 
 
 class Fields:
-    """A JSON object whose fields are read by name."""
+    """A JSON object whose fields are read by name; errors say the path to a field."""
 
-    def __init__(self, data: Any, where: str = "the body") -> None:
+    def __init__(self, data: Any, where: str = "the body", path: str = "") -> None:
         if not isinstance(data, dict):
-            raise Refused(400, f"{where} is not a JSON object.")
+            raise Refused(400, f"{where} is not a JSON object.", param=path[:-1] or None)
         self._data: Mapping[str, Any] = {k: v for k, v in data.items() if v is not None}
+        self._path = path
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._data.keys()
 
     def only(self, known: Collection[str]) -> None:
         """Refuse what is not known: it may be misspelt."""
@@ -74,26 +82,28 @@ class Fields:
 
     def number(self, name: str, default: float) -> float:
         value = self._data.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-            raise _wrong(name, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, "a number")
+        if abs(value) > MAX_NUMBER:
+            raise self._wrong(name, "a number that single precision has")
         return float(value)
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
         value = self._data.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _wrong(name, f"an integer from {least:,} to {most:,}")
+            raise self._wrong(name, f"an integer from {least:,} to {most:,}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self._data.get(name, default)
         if not isinstance(value, bool):
-            raise _wrong(name, "true or false")
+            raise self._wrong(name, "true or false")
         return value
 
     def text(self, name: str, default: str = "") -> str:
         value = self._data.get(name, default)
         if not isinstance(value, str):
-            raise _wrong(name, "a string")
+            raise self._wrong(name, "a string")
         return value
 
     def texts(self, name: str, most: int) -> list[str]:
@@ -102,25 +112,32 @@ class Fields:
         found = [value] if isinstance(value, str) else value
         is_list = isinstance(found, list) and all(isinstance(t, str) for t in found)
         if not is_list or len(found) > most:
-            raise _wrong(name, f"a string or at most {most} of them")
+            raise self._wrong(name, f"a string or at most {most} of them")
         return found
 
     def items(self, name: str) -> list[Any]:
         value = self._data.get(name, [])
         if not isinstance(value, list):
-            raise _wrong(name, "a list")
+            raise self._wrong(name, "a list")
         return value
 
     def fields(self, name: str) -> Fields:
-        return Fields(self._data.get(name, {}), f"{name!r}")
+        where = f"{self._path}{name}"
+        return Fields(self._data.get(name, {}), f"{where!r}", f"{where}.")
+
+    def only_as(self, name: str, *values: Any) -> None:
+        """Refuse a field but for values that ask for nothing."""
+        if self.has(name) and not any(_is_same(self.raw(name), v) for v in values):
+            instead = " or ".join(map(json.dumps, values))
+            known = f": leave it out, or give {instead}." if values else ": leave it out."
+            where = f"{self._path}{name}"
+            raise Refused(400, f"{where!r} is not supported{known}", param=where)
+
+    def _wrong(self, name: str, wanted: str) -> Refused:
+        where = f"{self._path}{name}"[:80]
+        return Refused(400, f"{where!r} must be {wanted}.", param=where)
 
 
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _wrong(name: str, wanted: str) -> Refused:
-    return Refused(400, f"{name!r} must be {wanted}.", param=name)
+def _is_same(given: Any, value: Any) -> bool:
+    """1 is not true."""
+    return type(given) is type(value) and given == value

@@ -21,6 +21,7 @@ from rlx.serve.runner import Answers, Numbered
 from rlx.serve.sampling import (
     MAX_LOGPROBS,
     SHARED,
+    check_fields,
     check_length,
     check_model,
     max_tokens_of,
@@ -30,10 +31,12 @@ from rlx.serve.tools import CallStream, Message, Tools, calls_in, prompt_of, too
 
 KNOWN = SHARED | {
     "messages", "tools", "tool_choice", "parallel_tool_calls", "logprobs", "top_logprobs",
-    "max_completion_tokens",
+    "max_completion_tokens", "functions", "function_call",
 }  # fmt: skip
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant",
-         "tool": "tool"}  # fmt: skip
+         "tool": "tool", "function": "tool"}  # fmt: skip
+PARTS = {"text": "text", "refusal": "refusal"}
+"""Kinds of parts of a message that are texts, and the field that each has its text in."""
 
 
 class Chat:
@@ -44,7 +47,7 @@ class Chat:
 
     async def respond(self, request: Request) -> Response:
         fields = await self._served.fields(request)
-        fields.only(KNOWN)
+        check_fields(fields, KNOWN)
         check_model(fields, self._served.settings)
         tools = tools_of(fields)
         requests = await asyncio.to_thread(self._requests, fields, tools)
@@ -83,6 +86,8 @@ def _message(fields: Fields) -> Message:
     made = {"role": role, "content": _content(fields)}
     names = {n: fields.text(n) for n in ("name", "tool_call_id") if fields.has(n)}
     calls = [_called(Fields(c, "a call")) for c in fields.items("tool_calls")]
+    if fields.has("function_call"):
+        calls.append(_called(Fields({"function": fields.raw("function_call")})))
     return {**made, **names, **({"tool_calls": calls} if calls else {})}
 
 
@@ -96,11 +101,12 @@ def _content(fields: Fields) -> str:
     """A text, or parts that are texts."""
     given = fields.raw("content")
     if given is None or isinstance(given, str):
-        return given or ""
+        return given or fields.text("refusal")
     parts = [Fields(p, "a part of a message") for p in fields.items("content")]
-    if any(p.text("type", "text") != "text" for p in parts):
+    kinds = [PARTS.get(p.text("type", "text")) for p in parts]
+    if None in kinds:
         raise Refused(400, "this model reads text only.", param="messages")
-    return "".join(p.text("text") for p in parts)
+    return "".join(p.text(kind) for p, kind in zip(parts, kinds) if kind)
 
 
 def _logprobs(fields: Fields) -> int | None:
@@ -127,6 +133,10 @@ class _Completion:
             "model": model,
         }
 
+    @property
+    def _usage(self) -> dict[str, Any]:
+        return usage_of([self._answers.generations[0].request.prompt], self._answers)
+
     # -- in parts ----------------------------------------------------------------------------------
 
     async def events(self) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -139,7 +149,7 @@ class _Completion:
                     yield event
             if self._with_usage:
                 head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-                yield {**head, "usage": usage_of(self._answers, self._n)}
+                yield {**head, "usage": self._usage}
         finally:
             self._answers.cancel()
 
@@ -155,9 +165,9 @@ class _Completion:
         if rest:
             made.append(self._event(index, {"content": rest}))
         if calls:
-            delta = {"tool_calls": [{"index": i, **c} for i, c in enumerate(calls)]}
-            made.append(self._event(index, delta))
-        reason = "tool_calls" if calls else piece.finish_reason
+            numbered = [{"index": i, **c} for i, c in enumerate(calls)]
+            made.append(self._event(index, self._tools.called(numbered)))
+        reason = self._tools.reason if calls else piece.finish_reason
         return [*made, self._event(index, {}, reason)]
 
     def _event(
@@ -171,7 +181,7 @@ class _Completion:
     def whole(self, pieces: Sequence[list[Piece]]) -> dict[str, Any]:
         choices = [self._choice(i, found) for i, found in enumerate(pieces)]
         head = {**self._head, "object": "chat.completion"}
-        return {**head, "choices": choices, "usage": usage_of(self._answers, self._n)}
+        return {**head, "choices": choices, "usage": self._usage}
 
     def _choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         text, calls = "".join(p.text for p in pieces), []
@@ -179,8 +189,8 @@ class _Completion:
             text, calls = calls_in(text)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if calls:
-            message |= {"content": text or None, "tool_calls": calls}
-        reason = "tool_calls" if calls else pieces[-1].finish_reason
+            message |= {"content": text or None, **self._tools.called(calls)}
+        reason = self._tools.reason if calls else pieces[-1].finish_reason
         chances = self._chances(pieces)
         return {"index": index, "message": message, "finish_reason": reason, "logprobs": chances}
 

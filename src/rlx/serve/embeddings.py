@@ -12,10 +12,12 @@ from starlette.responses import JSONResponse, Response
 
 from rlx.ops.op import Array
 from rlx.serve.body import Fields
-from rlx.serve.completions import Served, gone, prompts_of
+from rlx.serve.completions import Served, gone
 from rlx.serve.errors import Refused
+from rlx.serve.prompts import given_prompts, tokens_of
 from rlx.serve.responses import unless_left
 from rlx.serve.sampling import check_model
+from rlx.serve.turns import Turns
 
 KNOWN = ("input", "model", "encoding_format", "dimensions", "user")
 
@@ -25,8 +27,7 @@ class Embeddings:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = Turns(1, served.settings.queue)
 
     async def respond(self, request: Request) -> Response:
         fields = await self._served.fields(request)
@@ -36,7 +37,8 @@ class Embeddings:
         if kind not in ("float", "base64"):
             text = "'encoding_format' must be float or base64."
             raise Refused(400, text, param="encoding_format")
-        prompts = await asyncio.to_thread(prompts_of, self._served.lm, fields, "input")
+        given = given_prompts(fields, "input")
+        prompts = await asyncio.to_thread(tokens_of, self._served.lm, given)
         async with asyncio.timeout(self._served.settings.timeout_s):
             made = await unless_left(request, self._embedded(prompts))
         if made is None:
@@ -49,14 +51,8 @@ class Embeddings:
         return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
     async def _embedded(self, prompts: list[list[int]]) -> list[Array]:
-        if self._waiting >= self._served.settings.queue:
-            raise Refused(429, f"{self._waiting} requests wait already.", code="queue_full")
-        self._waiting += 1
-        try:
-            async with self._turn:
-                return [await asyncio.to_thread(self._served.lm.embed, p) for p in prompts]
-        finally:
-            self._waiting -= 1
+        async with self._turns:
+            return [await asyncio.to_thread(self._served.lm.embed, p) for p in prompts]
 
 
 def _check_dimensions(fields: Fields, width: int) -> None:

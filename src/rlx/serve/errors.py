@@ -9,9 +9,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError, OutOfMemoryError
 
 LOG = logging.getLogger("rlx")
+LEFT = 499
+"""The status that is counted where the client left; nobody reads it."""
+FAULTS = (InternalError, OutOfMemoryError)
+"""Errors of the server; all others of rlx are about what was asked for."""
 KINDS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     429: "rate_limit_error",
@@ -50,14 +54,15 @@ def refusal(error: Exception) -> Refused:
     """Any error as one that a client is sent."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, Error):
+    if isinstance(error, Error) and not isinstance(error, FAULTS):
         return Refused(400, str(error))
     if isinstance(error, HTTPException):
         return Refused(error.status_code, error.detail)
     if isinstance(error, TimeoutError):
         return Refused(504, "the answer took too long.", code="timeout")
     LOG.error("an error of the server", exc_info=error)
-    return Refused(500, "an internal error; the server's log has more.")
+    known = str(error) if isinstance(error, Error) else "an internal error"
+    return Refused(500, f"{known.rstrip('.')}; the server's log has more.")
 
 
 async def respond(request: Request, error: Exception) -> Response:

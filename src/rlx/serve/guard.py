@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlx.serve.errors import Refused
@@ -30,7 +31,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = time.monotonic(), 500
+        start, route, status = time.monotonic(), _route(scope), 500
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -41,7 +42,7 @@ class Guard:
         try:
             await self._passed(scope)(scope, receive, noted)
         finally:
-            self._metrics.answered(_route(scope), status, time.monotonic() - start)
+            self._metrics.answered(route, status, time.monotonic() - start)
 
     def _passed(self, scope: Scope) -> Any:
         try:
@@ -81,10 +82,6 @@ def _host(header: str) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """The path as a route has it, for counting: of others there may be any number."""
-    if "endpoint" not in scope:
-        return "other"
-    path = scope["path"]
-    for name, value in scope.get("path_params", {}).items():
-        path = path.replace(str(value), f"{{{name}}}")
-    return path
+    """The template of the route that a path matches: of paths there may be any number."""
+    routes = (r for r in scope["app"].routes if isinstance(r, Route | Mount))
+    return next((r.path for r in routes if r.matches(scope)[0] is not Match.NONE), "other")

@@ -15,10 +15,11 @@ from rlx._version import __version__
 from rlx.ops.op import Array
 from rlx.runtime.executable import Executable
 from rlx.serve.body import Fields, parsed, read_body
-from rlx.serve.errors import Refused
-from rlx.serve.responses import LEFT, unless_left
+from rlx.serve.errors import LEFT, Refused
+from rlx.serve.responses import unless_left
 from rlx.serve.settings import Settings
 from rlx.serve.tensors import Binary, array_of, described, tensor_of
+from rlx.serve.turns import Turns
 
 HEADER = "inference-header-content-length"
 VERSION = "1"
@@ -29,9 +30,12 @@ class TensorModel:
 
     def __init__(self, executable: Executable, settings: Settings, calls: int) -> None:
         self._exe, self._settings = executable, settings
-        self._calls = asyncio.Semaphore(calls)
-        self.waiting = 0
+        self._calls = Turns(calls, settings.queue)
         self.is_draining = False
+
+    @property
+    def waiting(self) -> int:
+        return self._calls.waiting
 
     @property
     def routes(self) -> list[Route]:
@@ -101,13 +105,7 @@ class TensorModel:
     ) -> Mapping[str, Any]:
         if self.is_draining:
             raise Refused(503, "the server is shutting down.")
-        if self.waiting >= self._settings.queue:
-            raise Refused(429, f"{self.waiting} calls wait already; try again.")
-        self.waiting += 1
-        try:
-            await self._calls.acquire()
-        finally:
-            self.waiting -= 1
+        await self._calls.acquire()
         # a call goes on to its end though its client leave, and is counted as long
         call = asyncio.ensure_future(asyncio.to_thread(self._exe.run, given, outputs))
         call.add_done_callback(self._done)

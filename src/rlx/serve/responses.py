@@ -19,8 +19,6 @@ HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-LEFT = 499
-"""The status that is counted where the client left; nobody reads it."""
 
 
 async def left(receive: Receive) -> None:

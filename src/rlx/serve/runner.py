@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InternalError
 from rlx.lm.engine import Engine
 from rlx.lm.generation import Delivered, Generation, Piece, Request
 from rlx.serve.errors import Refused
@@ -45,7 +45,7 @@ class Answers:
         while self._open:
             index, item = await self.items.get()
             if isinstance(item, Error):
-                raise Refused(500, str(item))
+                raise item
             self._note(index, item)
             self._open -= item.finish_reason is not None
             yield Numbered(index, item)
@@ -93,13 +93,29 @@ class Runner:
     def submit(self, requests: Sequence[Request]) -> Answers:
         if self.is_draining:
             raise Refused(503, "the server is shutting down.", code="shutting_down")
-        waiting = self._engine.load.waiting
-        if waiting + len(requests) > self._queue:
-            raise Refused(429, f"{waiting} requests wait already; try again.", code="queue_full")
+        self.check_room(len(requests))
         answers = Answers(self._metrics)
         answers.begin([self._submitted(answers, i, r) for i, r in enumerate(requests)])
         self._wake.set()
         return answers
+
+    def check_room(self, count: int) -> None:
+        """Refuse for good what an idle server has no room for, and for now what must wait behind a
+        full queue."""
+        load = self._engine.load
+        most = load.slots + self._queue
+        if count > most:
+            raise Refused(
+                400,
+                f"{count:,} answers are asked for, and this server takes {most:,} at once: it has "
+                f"{load.slots:,} slots and a queue of {self._queue:,}.",
+                code="too_many_answers",
+            )
+        free = max(0, load.slots - load.running)
+        if load.waiting + count - free > self._queue:
+            raise Refused(
+                429, f"{load.waiting:,} requests wait already; try again.", code="queue_full"
+            )
 
     def _submitted(self, answers: Answers, index: int, request: Request) -> Generation:
         def deliver(item: Delivered) -> None:
@@ -119,7 +135,7 @@ class Runner:
             return self._engine.step()
         except Exception as error:
             LOG.exception("a step of the engine failed")
-            self._engine.abort(Error(f"a step failed: {type(error).__name__}."))
+            self._engine.abort(InternalError(f"a step failed: {type(error).__name__}."))
             return True
         finally:
             self._handed_over()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rlx.lm.generation import Request
@@ -19,28 +20,53 @@ SAMPLING = (
 )  # fmt: skip
 SHARED = frozenset(
     (*SAMPLING, "model", "n", "stop", "seed", "stream", "stream_options", "logit_bias",
-     "max_tokens", "user", "regex", "grammar", "response_format", "ignore_eos", "metadata", "store",
-     "service_tier", "safety_identifier", "prompt_cache_key")
+     "max_tokens", "regex", "grammar", "response_format", "ignore_eos")
 )  # fmt: skip
-"""Fields of both kinds of completions. Those that concern an account are not looked at."""
+"""Fields of both kinds of completions."""
+UNREAD = frozenset(
+    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+     "prompt_cache_options", "prompt_cache_retention", "prediction")
+)  # fmt: skip
+"""OpenAI's fields that no answer depends on: accounts, caches, a guess that saves time."""
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "reasoning_effort": ("none", "medium"),
+    "verbosity": ("medium",),
+    "modalities": (["text"],),
+    "suffix": ("",),
+    "audio": (),
+    "moderation": (),
+    "web_search_options": (),
+}
+"""OpenAI's fields for what models here do not do, and the values that ask for nothing: defaults."""
 MAX_STOPS, MAX_LOGPROBS, MAX_SEED = 16, 20, (1 << 63) - 1
 
 
-def sampling_of(fields: Fields) -> Sampling:
+def check_fields(fields: Fields, known: Collection[str]) -> None:
+    """Refuse what is not known, and what is known and not supported."""
+    fields.only((*known, *UNREAD, *NEUTRAL))
+    for name, values in NEUTRAL.items():
+        fields.only_as(name, *values)
+
+
+def sampling_of(fields: Fields, vocabulary: int) -> Sampling:
     """How tokens are chosen: without a temperature, by the model's own probabilities."""
     defaults = {"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
     how: dict[str, Any] = {n: fields.number(n, defaults.get(n, 0.0)) for n in SAMPLING}
     how["top_k"] = max(0, fields.integer("top_k", 0, -1, 1 << 31))
     seed = fields.integer("seed", secrets.randbits(62), -MAX_SEED, MAX_SEED)
-    return Sampling(**how, logit_bias=_biases(fields), seed=seed)
+    return Sampling(**how, logit_bias=_biases(fields, vocabulary), seed=seed)
 
 
-def _biases(fields: Fields) -> dict[int, float]:
-    found = fields.raw("logit_bias") or {}
-    is_object = isinstance(found, dict) and all(isinstance(v, int | float) for v in found.values())
-    if not is_object or not all(k.isdecimal() for k in found):
-        raise Refused(400, "'logit_bias' must be numbers by token ids.", param="logit_bias")
-    return {int(token): float(bias) for token, bias in found.items()}
+def _biases(fields: Fields, vocabulary: int) -> dict[int, float]:
+    given = fields.fields("logit_bias")
+    return {_token_id(name, vocabulary): given.number(name, 0.0) for name in given.names}
+
+
+def _token_id(text: str, vocabulary: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) >= vocabulary:
+        wanted = f"numbers by token ids, which are below {vocabulary:,}"
+        raise Refused(400, f"'logit_bias' must be {wanted}.", param="logit_bias")
+    return int(text)
 
 
 def requests_of(
@@ -57,7 +83,7 @@ def requests_of(
     n = fields.integer("n", 1, 1, settings.max_samples)
     how: dict[str, Any] = {
         "stop": fields.texts("stop", MAX_STOPS),
-        "sampling": sampling_of(fields),
+        "sampling": sampling_of(fields, len(lm.tokenizer.texts)),
         "logprobs": logprobs,
         "context_shift": settings.context_shift,
         "ignore_end": fields.flag("ignore_eos"),
@@ -83,10 +109,10 @@ def _room(lm: LanguageModel, prompt: Sequence[int]) -> int:
     return room
 
 
-def max_tokens_of(fields: Fields, *names: str) -> int | None:
+def max_tokens_of(fields: Fields, *names: str, least: int = 1) -> int | None:
     for name in names:
         if fields.has(name):
-            return fields.integer(name, 0, 1, 1 << 31)
+            return fields.integer(name, least, least, 1 << 31)
     return None
 
 

@@ -32,6 +32,10 @@ class Tools:
     described: tuple[Mapping[str, Any], ...] = ()
     forced: tuple[str, ...] = ()
     """The functions one of which must be called."""
+    is_parallel: bool = True
+    """May an answer have several calls?"""
+    is_legacy: bool = False
+    """Were they given as `functions`, which answers call by `function_call`?"""
 
     def __bool__(self) -> bool:
         return bool(self.described)
@@ -41,27 +45,65 @@ class Tools:
         """The form of an answer that must be a call."""
         if not self.forced:
             return None
-        calls = [_call_schema(t["function"]) for t in self.described]
-        return {"schema": {"anyOf": [c for c in calls if c["x-name"] in self.forced]}}
+        forced = [t["function"] for t in self.described if t["function"]["name"] in self.forced]
+        return {"schema": {"anyOf": [_call_schema(f, n) for n, f in enumerate(forced)]}}
+
+    @property
+    def reason(self) -> str:
+        """Why an answer ended that is a call."""
+        return "function_call" if self.is_legacy else "tool_calls"
+
+    def called(self, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The field of a message that has its calls."""
+        if self.is_legacy:
+            return {"function_call": calls[0]["function"]}
+        return {"tool_calls": list(calls if self.is_parallel else calls[:1])}
 
 
 def tools_of(fields: Fields) -> Tools:
     """Tools as they are to be used: none where they are switched off."""
-    items = fields.items("tools")
+    is_legacy = fields.has("functions") or fields.has("function_call")
+    if is_legacy and (fields.has("tools") or fields.has("tool_choice")):
+        text = "give 'tools' and 'tool_choice', or 'functions' and 'function_call'."
+        raise Refused(400, text, param="functions")
+    items = fields.items("functions" if is_legacy else "tools")
     if len(items) > MAX_TOOLS:
         raise Refused(400, f"at most {MAX_TOOLS} tools.", param="tools")
+    choice = fields.raw("function_call" if is_legacy else "tool_choice")
+    if is_legacy:
+        items = [{"type": "function", "function": f} for f in items]
+        choice = {"function": choice} if isinstance(choice, dict) else choice
     names = [_name(Fields(item, "a tool")) for item in items]
-    choice = fields.raw("tool_choice") or "auto"
+    allowed, forced = _chosen(choice, names)
+    described = tuple(t for t, n in zip(items, names) if n in allowed)
+    return Tools(described, forced, fields.flag("parallel_tool_calls", True), is_legacy)
+
+
+def _chosen(choice: Any, names: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    """The functions that may be called, and those one of which must be."""
+    if choice is None or choice == "auto":
+        return names, ()
     if choice == "none":
-        return Tools()
-    if choice == "auto":
-        return Tools(tuple(items))
+        return (), ()
     if choice == "required" and names:
-        return Tools(tuple(items), tuple(names))
-    wanted = _name(Fields(choice, "'tool_choice'")) if isinstance(choice, dict) else ""
+        return names, tuple(names)
+    given = Fields(choice, "'tool_choice'", "tool_choice.") if isinstance(choice, dict) else None
+    if given is not None and given.text("type") == "allowed_tools":
+        return _allowed(given.fields("allowed_tools"), names)
+    wanted = "" if given is None else _name(given)
     if wanted not in names:
         raise Refused(400, "'tool_choice' names none of the tools.", param="tool_choice")
-    return Tools(tuple(items), (wanted,))
+    return names, (wanted,)
+
+
+def _allowed(given: Fields, names: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    """Some of the tools: the model may call one of them, or must."""
+    mode = given.text("mode", "auto")
+    wanted = [_name(Fields(t, "an allowed tool")) for t in given.items("tools")]
+    if mode not in ("auto", "required") or not wanted or not set(wanted) <= set(names):
+        text = "'allowed_tools' must have the mode auto or required, and some of the tools."
+        raise Refused(400, text, param="tool_choice")
+    return wanted, tuple(wanted) if mode == "required" else ()
 
 
 def _name(tool: Fields) -> str:
@@ -73,15 +115,26 @@ def _name(tool: Fields) -> str:
     return name
 
 
-def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    given = function.get("parameters") or {"type": "object"}
+def _call_schema(function: Mapping[str, Any], number: int) -> dict[str, Any]:
+    given = _rooted(function.get("parameters") or {"type": "object"}, f"urn:rlx:tool:{number}")
     return {
-        "x-name": function["name"],
         "type": "object",
         "properties": {"name": {"const": function["name"]}, "arguments": given},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
+
+
+def _rooted(schema: Mapping[str, Any], uri: str) -> dict[str, Any]:
+    """A schema as a resource of its own: references within it (#, #/$defs/…, #anchor) start at its
+    root wherever it is embedded. Draft 4 calls `$id` `id`; up to draft 7 neither holds beside a
+    `$ref`, which `allOf` therefore takes."""
+    made = {"$id": uri, "id": uri, **schema}
+    if "$ref" in made:
+        others = made.get("allOf", [])
+        listed = others if isinstance(others, list) else [others]
+        made["allOf"] = [*listed, {"$ref": made.pop("$ref")}]
+    return made
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -107,10 +160,9 @@ def _with_objects(message: Message) -> Message:
 
 
 def _with_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    text = function.get("arguments", "{}")
     try:
-        return {**function, "arguments": json.loads(text) if isinstance(text, str) else text}
-    except ValueError:
+        return {**function, "arguments": json.loads(function["arguments"].strip() or "{}")}
+    except (ValueError, RecursionError):
         raise Refused(400, "a call's arguments are not JSON.", param="messages") from None
 
 
