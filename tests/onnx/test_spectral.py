@@ -31,6 +31,7 @@ def test_lengths_of_a_transform(length: int | None, parts: int, inverse: int) ->
 def test_halves_of_a_transform(axis: int) -> None:
     arrays = [values(6, 5, 1), None, np.array(axis)]
     agrees("DFT", arrays, opset=20, known=(2,), onesided=1)
+    agrees("DFT", arrays, opset=20, known=(2,), onesided=1, dims=["n", "l", 1])
     arrays = [values(6, 5, 2), np.array(7), np.array(axis)]
     agrees("DFT", arrays, opset=20, known=(1, 2), onesided=1, inverse=1)
 

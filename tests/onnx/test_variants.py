@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import rlx
 from rlx.core.errors import Error
 from rlx.frontends.onnx.model import from_proto
+from rlx.ops.op import lookup
 
 RNG = np.random.default_rng(17)
 WEIGHT = RNG.standard_normal((6, 40)).astype(np.float32)
@@ -181,3 +182,30 @@ def test_what_is_said_of_calls_to_come_is_checked() -> None:
     with pytest.raises(Error, match=r"input 's' is .* and is given as \[3\]"):
         by_both.warmup([{"x": (6,), "s": np.array([1, 2, 3])}])
     assert by_both.programs == ()
+
+
+def test_what_no_lowering_holds_for_at_every_size_is_a_program_per_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    norm = lookup("instance_norm")
+    plain = norm.lower
+
+    def lower(x: Any, *rest: Any, **attrs: Any) -> Any:
+        if not x.shape.is_static:
+            raise rlx.GraphError("narrow: length is n - 1, which may be negative")
+        return plain(x, *rest, **attrs)
+
+    monkeypatch.setattr(norm, "lower", lower)
+    nodes = [helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])]
+    weights = {"s": np.ones(3, np.float32), "b": np.zeros(3, np.float32)}
+    graph = model(nodes, [value("x", [1, 3, "n"])], weights)
+    session = rlx.Session(target="cpu", cache=None)
+    exe = session.compile(from_proto(graph, name="open"))
+    (why,) = [d.reason for d in exe.decisions if d.what == "compile_per_shapes"]
+    assert why.startswith("instance_norm at ")
+    assert "does not hold for every size of n: narrow" in why
+    for n in (4, 9):
+        x = RNG.standard_normal((1, 3, n)).astype(np.float32)
+        want = (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(exe(x), want, atol=1e-5)  # sums of 9 numbers around 1
+    assert len(exe.programs) == 2

@@ -43,12 +43,39 @@ def test_quotients_are_bounded_in_products_too():
     frames = s // 64
     halved = (frames + 1) // 2
     assert provably_le(b * halved, b * frames + b)
-    assert not provably_le(b * halved, b * frames)
+    assert provably_le(b * halved, b * frames)
+    assert not provably_le(b * halved, b * frames - b)
     assert provably_le(320 * b * halved, 1024 * b * frames + 768 * b + 64 * ((b * s + 63) // 64))
     for batch in range(4):
         for size in range(0, 300, 13):
             sizes = {"b": batch, "s": size}
             assert evaluate(b * halved, sizes) <= evaluate(b * frames + b, sizes)
+
+
+def test_sizes_are_whole() -> None:
+    """A size above -1 is not negative: n - (n + 1) // 2 is at least -1 / 2."""
+    n, m = Dim("n"), Dim("m", 1)
+    assert provably_le((n + 1) // 2, n)
+    assert provably_le((n + 2) // 3, n)
+    assert not provably_le((n + 3) // 3, n)
+    assert provably_le(m // 2 + 1, m)
+    assert not provably_le(n // 2 + 1, n)
+    assert provably_le((m - 1) // 2 + m // 2 + 1, m)
+
+
+def test_maxima_are_counted_from_their_least() -> None:
+    b, n = Dim("b"), Dim("n")
+    assert provably_le(0, 10 * b * dim_max(n, 1) - 8 * b)
+    assert provably_le(b, 64 * ((10 * b * dim_max(n, 1) + 56 * b + 63) // 64) - 64 * b + n)
+    assert not provably_le(0, 10 * b * dim_max(n, 1) - 11 * b)
+
+
+def test_what_is_added_hides_no_common_factor() -> None:
+    a, b, n = Dim("a"), Dim("b"), Dim("n")
+    apart = n * n * dim_max(a, b) - n * n * dim_min(a, b)
+    assert provably_le(0, apart + 63)
+    assert provably_le(0, (4 * apart + 63) // 64 + (n + 63) // 64)
+    assert not provably_le(0, 63 - apart)
 
 
 def test_what_takes_too_long_to_prove_is_not_known():

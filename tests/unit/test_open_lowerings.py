@@ -74,3 +74,26 @@ def test_a_lowering_holds_for_every_size(name, dims, attrs):
         for got, want in zip(made[len(whole) :], made[: len(whole)], strict=True):
             # sums of at most 36 products of numbers below 3 in f32, over at most 5 steps
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=36 * 9 * 2**-23)
+
+
+@pytest.mark.parametrize("num", [1, 2, 5, 8])
+def test_a_signal_is_resampled_whatever_its_length(num: int) -> None:
+    op, g = lookup("resample"), Graph("open")
+    x = g.input("x", Shape([2, Dim("n", 1)], DType.F64))
+    g.set_outputs(list(op.lowered([x], {"num": num}, g)))
+    for size in (1, 2, 3, num, num + 1, 2 * num, 33):
+        a = np.random.default_rng(size).normal(size=(2, size))
+        # a transform of at most 33 numbers around 1, there and back
+        np.testing.assert_allclose(evaluate(g, {"x": a})[0], op.reference(a, num=num), atol=1e-13)
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_half_of_a_spectrum_is_there_for_every_length(least: int) -> None:
+    op, g = lookup("rfft"), Graph("open")
+    x = g.input("x", Shape([2, Dim("n", least)], DType.F64))
+    made = list(op.lowered([x], {"n": None, "norm": "backward"}, g))
+    assert any(n.op == "pad" for n in g.nodes) == (least == 0)
+    g.set_outputs(made)
+    for size in (1, 2, 3, 8, 9):
+        a = np.random.default_rng(size).normal(size=(2, size))
+        np.testing.assert_allclose(evaluate(g, {"x": a})[0], np.fft.rfft(a), atol=1e-13)

@@ -280,6 +280,8 @@ def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
     """a / b where the division is exact term by term, else None."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a // b if b and a % b == 0 else None
+    if b == 0:
+        return None
     divisor = _terms(b)
     if len(divisor) != 1:
         return 1 if a == b else None
@@ -392,11 +394,8 @@ def _scaled(dim: Dim, factor: int) -> DimLike:
     """The dim times a number: the same monomials in the same order."""
     if factor == 0:
         return 0
-    return (
-        dim
-        if factor == 1
-        else _with_same_monomials(dim, tuple((m, c * factor) for m, c in dim.terms))
-    )
+    terms = tuple((m, c * factor) for m, c in dim.terms)
+    return dim if factor == 1 else _with_same_monomials(dim, terms)
 
 
 def _raised(dim: DimLike, by: int) -> DimLike:

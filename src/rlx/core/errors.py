@@ -40,5 +40,9 @@ class UnsupportedError(Error, NotImplementedError):
     """A valid graph that rlx, or the chosen target, cannot do yet."""
 
 
+class OpenSizesError(UnsupportedError):
+    """A program cannot be shown to be right for every size of named dims; for one size it can."""
+
+
 class MisfitError(InputError):
     """Inputs that rlx made up do not fit a model; others may: the error says how to give them."""

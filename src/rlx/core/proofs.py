@@ -50,17 +50,20 @@ def _is_never_negative_at_least(dim: Dim) -> bool:
 
 
 def _never_greater(dim: Dim) -> Iterator[DimLike]:
-    """The dim, without a factor that all its terms have, and without quotients, of quotients too:
-    at most a positive multiple of it."""
+    """The dim, without a factor that all its terms have or all but a number that is added, and
+    without quotients, of quotients too: all are negative where the dim is."""
     yield dim
     plain = _without_common(dim)
     if plain != dim:
         yield plain
+    number = dict(terms_of(dim)).get((), 0)
+    if number > 0:
+        yield _without_common(dim - number)
     for _ in range(MAX_CASES):
-        lower = _without_quotients(plain)
+        lower, k = _replaced(plain, lambda m, _: len(m) == 1)
         if lower == plain:
             return
-        yield lower
+        yield lower + (k - 1)
         plain = _without_common(lower)
 
 
@@ -83,7 +86,13 @@ def _not_negative(dim: DimLike, cases: int) -> bool:
 @lru_cache(1 << 14)
 def plainly_not_negative(dim: DimLike) -> bool:
     """As `provably_le(0, dim)`, with no look at the arguments of `max` and `min`."""
-    ways = (_from_least, _without_quotients, _without_subtracted, _without_factors)
+    ways = (
+        _from_least,
+        _cases_from_least,
+        _without_quotients,
+        _without_subtracted,
+        _without_factors,
+    )
     return _at_least_zero(dim) or any(_is_shown_by(way, dim) for way in ways)
 
 
@@ -149,29 +158,55 @@ def _atom_from_least(atom: Atom) -> DimLike:
     return _of_symbol(replace(atom, min=0, max=None)) + atom.min
 
 
+def _cases_from_least(dim: DimLike) -> DimLike:
+    """`dim` with a symbol for what a maximum or a minimum is above its least: n·(max(h, 2) - 2)
+    is n·h'."""
+    monomials = [m for m, _ in terms_of(dim)]
+    if not any(_least_of_case(a) for m in monomials if len(m) > 1 for a in m):
+        return dim
+    return _sum((product(map(_case_from_least, m)), c) for m, c in terms_of(dim))
+
+
+def _case_from_least(atom: Atom) -> DimLike:
+    low = _least_of_case(atom)
+    return _of_symbol(Symbol(atom.exact)) + low if low else _from_terms({(atom,): 1})
+
+
+def _least_of_case(atom: Atom) -> int:
+    """The least of a maximum or a minimum; 0 where it may be less."""
+    return max(atom.interval[0] or 0, 0) if has_cases(atom) else 0
+
+
 def _without_quotients(dim: DimLike) -> DimLike:
-    """At most a positive multiple of `dim`: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
-    return _replaced(dim, lambda m, _: len(m) == 1)
+    """What is not negative only where `dim` is not: x - k + 1 ≤ k·(x // k) ≤ x, for k > 0."""
+    return _rounded_up(dim, lambda m, _: len(m) == 1)
 
 
 def _without_factors(dim: DimLike) -> DimLike:
     """The same for quotients that are factors, too."""
-    return _replaced(dim, lambda _, __: True)
+    return _rounded_up(dim, lambda _, __: True)
 
 
 def _without_subtracted(dim: DimLike) -> DimLike:
     """The same for those that are subtracted: those that are added meet what they were of."""
-    return _replaced(dim, lambda _, c: c < 0)
+    return _rounded_up(dim, lambda _, c: c < 0)
 
 
-def _replaced(dim: DimLike, chosen: Callable[[Monomial, int], bool]) -> DimLike:
+def _rounded_up(dim: DimLike, chosen: Callable[[Monomial, int], bool]) -> DimLike:
+    """At most k·dim + k - 1: `dim` is whole, so it is not negative where k·dim is above -k."""
+    lower, k = _replaced(dim, chosen)
+    return lower + (k - 1)
+
+
+def _replaced(dim: DimLike, chosen: Callable[[Monomial, int], bool]) -> tuple[DimLike, int]:
+    """At most a positive multiple of `dim`, and which."""
     terms: list[tuple[DimLike, int, int]] = []
     for m, c in terms_of(dim):
         found = quotient_in(m) if chosen(m, c) else None
         rest, x, k = found or (_from_terms({m: 1}), 1, 1)
         terms.append((rest * (x if c < 0 else x - (k - 1)), k, c))
     scale = math.lcm(*(k for _, k, _ in terms))
-    return _sum((x, c * scale // k) for x, k, c in terms)
+    return _sum((x, c * scale // k) for x, k, c in terms), scale
 
 
 @lru_cache(1 << 14)

@@ -24,7 +24,7 @@ from rlx.core import attrs as attributes
 from rlx.core import sig
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min
 from rlx.core.dtype import DType
-from rlx.core.errors import Error, GraphError
+from rlx.core.errors import Error, GraphError, OpenSizesError
 from rlx.core.shape import Shape
 from rlx.ops.call_signature import OwnSignature
 from rlx.ops.graphs import NodeBase
@@ -302,7 +302,15 @@ class Op:
             ]
         )
         first = given if self.signature.operands else [graph]
-        made = self.lower(*first, **python_names(attrs))
+        try:
+            made = self.lower(*first, **python_names(attrs))
+        except GraphError as error:  # the node is valid: it holds for some sizes, not shown for all
+            open_ = sorted({d.name for v in operands for d in _dims_of(v)})
+            if not open_:
+                raise
+            raise OpenSizesError(
+                f"its lowering does not hold for every size of {', '.join(open_)}: {error}"
+            ) from error
         results = made if isinstance(made, tuple) else (made,)
         if keep:
             return results
@@ -454,6 +462,10 @@ class Op:
 
 
 _MATH = {"max": dim_max, "min": dim_min}
+
+
+def _dims_of(value: Any) -> tuple[Dim, ...]:
+    return value.shape.dynamic_symbols if isinstance(value.shape, Shape) else ()
 
 
 def _is_operand(value: Any) -> bool:

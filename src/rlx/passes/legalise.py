@@ -228,8 +228,11 @@ def lowered_once(graph: Graph, chosen: Collection[Node]) -> Graph:
 
 def _lowered(new: Graph, node: Node, operands: Sequence[Node]) -> tuple[Node, ...]:
     """The results of `node` in simpler ops, of exactly its shapes."""
-    with new.scope(*node.origins, Origin("pass", f"lower {node.op}")):
-        results = node.decl.lowered(operands, node.attrs, new)
+    try:
+        with new.scope(*node.origins, Origin("pass", f"lower {node.op}")):
+            results = node.decl.lowered(operands, node.attrs, new)
+    except UnsupportedError as error:
+        raise type(error)(f"{node.label}: {error}") from error
     shapes = tuple(r.shape for r in results)
     if shapes != node.shapes:
         raise InternalError(f"{node.label}: its lowering gives {shapes}, not {node.shapes}")

@@ -188,9 +188,10 @@ class Model(Bundle):
 
         return compiled(self, session, options, params)
 
-    def by_shapes(self) -> Model:
+    def by_shapes(
+        self, why: str = "the sizes are outside of those that one program serves"
+    ) -> Model:
         """The same model, read for each shape of its inputs."""
-        why = "the sizes are outside of those that one program serves"
         return Model(
             self.name, self.inputs, self.outputs, lambda: self.reader, self.static, why, True
         )

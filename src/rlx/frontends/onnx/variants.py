@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import Error, OpenSizesError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
 from rlx.frontends.onnx.call_values import encoded, taken
@@ -39,6 +39,19 @@ def compiled(
 ) -> Executable:
     """The model ready to run: one program where nothing about it is static, and others for sizes
     that it cannot be one program for."""
+    try:
+        return _compiled(model, session, options, params)
+    except OpenSizesError as error:
+        variants = ModelVariants(model.by_shapes(str(error)), session, options, params)
+        return Executable(None, variants, source=model)
+
+
+def _compiled(
+    model: Model,
+    session: Session,
+    options: FusionOptions | None,
+    params: Mapping[str, Any] | None,
+) -> Executable:
     others = None
     if model.is_narrowed and not model.is_static:
         others = ModelVariants(model.by_shapes(), session, options, params)

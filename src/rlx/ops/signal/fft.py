@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, dim_max, exact_div
+from rlx.core.dim import Dim, DimLike, dim_max, exact_div, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
@@ -135,11 +135,20 @@ def rfft(x: Array, *, n: int | None = None, norm: Norm = "backward") -> Array:
 @rfft.lowering
 def _(x: Any, *, n: int | None, norm: Norm) -> Any:
     length = shape_of(x).dims[-1] if n is None else n
-    bins = length // 2 + 1
     real = resized(x, length)
     blocks = ops.fft(ops.concat([real, ops.mul(real, 0.0)], axis=-1), norm=norm)
-    parts = [ops.narrow(blocks, axis=-1, start=s, length=bins) for s in (0, length)]
-    return ops.make_complex(*parts)
+    return ops.make_complex(*one_sided(blocks, length))
+
+
+def one_sided(blocks: Any, n_fft: DimLike) -> tuple[Any, Any]:
+    """The real and the imaginary parts of the first n_fft // 2 + 1 bins of a block layout: of no
+    points there is one bin, which is 0."""
+    bins = n_fft // 2 + 1
+    if not provably_le(bins, n_fft):
+        rest = (0,) * (len(shape_of(blocks).dims) - 1)
+        blocks = ops.pad(blocks, low=(*rest, 0), high=(*rest, 1), value=0.0)
+    re, im = (ops.narrow(blocks, axis=-1, start=s, length=bins) for s in (0, n_fft))
+    return re, im
 
 
 def resized(x: Any, length: DimLike) -> Any:
@@ -287,8 +296,7 @@ def _(draw: Draw) -> tuple[list[Spec], dict[str, Any]]:
 
 def power_blocks(spectrum: Any, n_fft: DimLike) -> Any:
     """re² + im² of the first n_fft // 2 + 1 bins of a block layout, in table ops."""
-    bins = n_fft // 2 + 1
-    re, im = (ops.narrow(spectrum, axis=-1, start=s, length=bins) for s in (0, n_fft))
+    re, im = one_sided(spectrum, n_fft)
     return ops.add(ops.mul(re, re), ops.mul(im, im))
 
 

@@ -13,12 +13,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, product
-from rlx.core.errors import GraphError, UnsupportedError
+from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ops.compose import composed, dims_of, dtype_of, nullary, shape_of
 from rlx.ops.control_flow import scan_loop
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
+from rlx.ops.signal.fft import resized
 from rlx.ops.signal.framing import positions
 
 # -- without feedback -----------------------------------------------------------------------------
@@ -201,8 +202,7 @@ def resample_poly(x: Array, taps: Array | None = None, *, up: int, down: int) ->
 
 def _margins(m: DimLike, n: DimLike, count: DimLike, down: int) -> tuple[DimLike, DimLike]:
     """Zeros before and after, so that `count` windows of m taps are centred on every `down`-th."""
-    half = (m - 1) // 2
-    return m - 1 - half, dim_max((count - 1) * down + half + 1 - n, 0)
+    return m // 2, dim_max((count - 1) * down + (m - 1) // 2 + 1 - n, 0)
 
 
 def _low_pass(up: int, down: int) -> Array:
@@ -305,7 +305,7 @@ def _middle(n: int, num: int) -> float:
 def _(x: Any, *, num: int) -> Any:
     n = dims_of(x)[-1]
     if isinstance(n, Dim):
-        raise UnsupportedError(f"a signal of {n} points is not lowered: their number must be known")
+        return _resampled_open(x, n, num)
     least = min(n, num)
     kept = ops.narrow(ops.rfft(x), axis=-1, start=0, length=least // 2 + 1)
     if least % 2 == 0 and n != num:
@@ -313,6 +313,19 @@ def _(x: Any, *, num: int) -> Any:
         factor[-1] = _middle(n, num)
         kept = ops.mul(kept, factor)
     return ops.mul(ops.irfft(kept, n=num), num / n)
+
+
+def _resampled_open(x: Any, n: Dim, num: int) -> Any:
+    """The same where only a call knows whether there is a middle bin, and which."""
+    size, bins = nullary(x, "extent", dim=n), num // 2 + 1
+    bin_of = nullary(x, "iota", dims=(bins,), axis=0)
+    is_middle = ops.equal(ops.mul(bin_of, 2), ops.minimum(size, num))
+    is_cut, is_longer = ops.less(num, size), ops.less(size, num)
+    factor = ops.where(is_cut, _middle(num + 1, num), ops.where(is_longer, _middle(1, 2), 1.0))
+    scale = ops.cast(ops.where(is_middle, factor, 1.0), to=dtype_of(x))
+    spectrum = resized(ops.rfft(x), bins)
+    kept = ops.make_complex(*(ops.mul(f(spectrum), scale) for f in (ops.real, ops.imag)))
+    return ops.mul(ops.irfft(kept, n=num), ops.div(num, ops.cast(size, to=dtype_of(x))))
 
 
 @resample.sample

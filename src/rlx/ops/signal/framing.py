@@ -341,7 +341,7 @@ def _(x: Any, y: Any, *, mode: Mode) -> Any:
         return _convolved_rows(x, y, int(m), mode)
     n, m = dims_of(x)[-1], dims_of(y)[-1]
     rank = len(dims_of(x))
-    ends = (*(0,) * (rank - 1), m - 1)
+    ends = (*(0,) * (rank - 1), dim_max(m - 1, 0))
     start, length = span_of(n, m, mode)
     where = positions(x, length, m, start=start)
     taps = ops.gather(ops.pad(x, low=ends, high=ends, value=0.0), where, axis=-1)
@@ -377,11 +377,12 @@ def fft_convolve(x: Array, y: Array, *, mode: Mode = "full") -> Array:
 @fft_convolve.lowering
 def _(x: Any, y: Any, *, mode: Mode) -> Any:
     """Over an even length, so that the bins alone say how long it is."""
-    n, m = dims_of(x)[-1], dims_of(y)[-1]
+    n, m = (dim_max(dims_of(v)[-1], 1) for v in (x, y))
     even = 2 * ((n + m) // 2)
     spectra = [ops.rfft(resized(v, even)) for v in (x, y)]
     made = ops.irfft(ops.mul(*spectra))
-    start, length = span_of(n, m, mode)
+    start, _ = span_of(n, m, mode)
+    _, length = span_of(dims_of(x)[-1], dims_of(y)[-1], mode)
     return ops.narrow(made, axis=-1, start=start, length=length)
 
 
