@@ -116,6 +116,23 @@ def test_the_overview_says_what_where_and_when(opened: Opens) -> None:
     assert all(f"encoder.layer.{i}" in layers for i in range(LAYERS))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_bars_of_the_overview_can_be_told_apart(opened: Opens, large_page: Path, size: str) -> None:
+    """By place; by kernel where the same line of code made many of the same ops."""
+    window = opened(size=size)
+    window.settle()
+    assert f"encoder.layer.0–{LAYERS - 1}" in window.run(f"return {_all('.row')}")
+    labels = "[...e.querySelectorAll('text')].slice(0, -1).map((t) => t.textContent).join(' | ')"
+    for file in ({}, {"file": large_page}):
+        window = opened(size=size, **file)
+        window.run("for (const k of report.data.kernels) k.group = k.i")
+        _pick(window, "Time by", "kernel")
+        window.settle()
+        told = window.each("svg.plot .row", labels)
+        assert len(told) > 4
+        assert len(set(told)) == len(told)
+
+
 def test_ops_are_counted_alike_everywhere(opened: Opens) -> None:
     window = opened()
     ops = window.run("return report.data.facts.find(([n]) => n === 'ops of the model')[1]")
