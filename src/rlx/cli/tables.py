@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlx.explain.report import Report
-    from rlx.explain.text import Section
+    from rlx.explain.text_table import Section
 
 SHARES = {"where": 2, "why": 3, "kernel": 2, "what to do": 1, "identity": 1}
 """Columns that share what room the others leave."""
@@ -31,7 +31,8 @@ def show(report: Report, most: int | None) -> None:
     for section in sections(report, most):
         console.print(_table(section))
         if section.note:
-            console.print(Text(f"{section.note} (--all lists them)\n", style="dim"))
+            hint = " (--all lists them)" if section.note.startswith("and ") else ""
+            console.print(Text(f"{section.note}{hint}\n", style="dim"))
 
 
 def _table(section: Section) -> Table:
@@ -40,15 +41,17 @@ def _table(section: Section) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from rlx.explain.text_table import is_figure
+
     made = Table(
         title=section.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
         padding=(0, 1, 0, 0), expand=True,
     )  # fmt: skip
     for i, name in enumerate(section.columns):
-        is_figure = all(row[i][:1] in "-+×0123456789" for row in section.rows)
+        is_right = is_figure(row[i] for row in section.rows)
         share = SHARES.get(name)
         made.add_column(
-            name, justify="right" if is_figure else "left", ratio=share, no_wrap=share is None,
+            name, justify="right" if is_right else "left", ratio=share, no_wrap=share is None,
             overflow="fold",
         )  # fmt: skip
     for row in section.rows:

@@ -91,7 +91,7 @@ def report_of(
         fusion=_fusion(result),
         phases=_phases(kernels),
         source=tuple(
-            SourceNode(i, r.op, r.shape, r.inputs, _origins(r.origins), r.name)
+            SourceNode(i, r.op, r.shape, r.inputs, _origins(r.origins), r.name, r.inside)
             for i, r in enumerate(result.source_rows)
         ),
         nodes=_nodes(result, at),

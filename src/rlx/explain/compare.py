@@ -7,17 +7,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlx.core.units import size_text, time_text
+from rlx.core.units import flops_text, size_text, time_text
 from rlx.explain.report import Report, ReportDecision
-from rlx.explain.text import aligned, decision_section, table_lines
+from rlx.explain.text import decision_section
+from rlx.explain.text_table import aligned, table_lines
 
 FIGURES = {
-    "traffic_bytes": "memory traffic", "output_bytes": "outputs", "flops": "arithmetic (FLOP)",
+    "traffic_bytes": "memory traffic", "output_bytes": "outputs", "flops": "arithmetic",
     "predicted_ns": "predicted time", "measured_ns": "measured time", "arena_bytes": "arena",
     "unshared_bytes": "arena without buffer reuse", "weight_bytes": "weights",
     "sync_points": "synchronisations",
 }  # fmt: skip
 """How figures are called in the text."""
+SETTINGS = {
+    "gate.dispatch_ns": "price of a launch", "gate.roundtrip_ns": "price of a sync with the host",
+    "gate.memory_gb_s": "memory bandwidth", "gate.readback_gb_s": "bandwidth of reading back",
+    "gate.unified_memory": "memory shared with the host",
+    "gate.host_thunk_penalty_ns": "price of leaving the device for the host",
+    "gate.min_gain_ns": "least gain of a fusion",
+    "gate.unified_readback_gb_s": "bandwidth of copying out of shared memory",
+}  # fmt: skip
+"""How settings are called there; of others the words of the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ def _changes(
 
 
 def _asked(report: Report) -> dict[str, Any]:
-    options = {f"options.{k}": v for k, v in report.options.items()}
+    options = {f"options.{k}": v for k, v in report.options.items() if k != "sizes"}
     versions = {f"versions.{k}": v for k, v in report.versions.items()}
     facts = {"model": report.model.name, "target": report.target.name}
     prices = {f"gate.{k}": v for k, v in report.target.gate.items()}
@@ -126,7 +136,9 @@ def diff_text(found: Difference) -> str:
         (_called(c.what), _figure(c.what, c.before), _figure(c.what, c.after), _by(c))
         for c in found.totals
     ]
-    asked = [(c.what, str(c.before), str(c.after)) for c in found.asked]
+    asked = [
+        (_setting(c.what), _figure(c.what, c.before), _figure(c.what, c.after)) for c in found.asked
+    ]
     parts += _part("totals", ("", "before", "after", "by"), figures)
     parts += _part("settings", ("", "before", "after"), asked)
     parts += _part("kernels", ("before", "after", "computes"), [_row(c) for c in found.kernels])
@@ -139,6 +151,12 @@ def diff_text(found: Difference) -> str:
 
 def _called(figure: str) -> str:
     return FIGURES.get(figure, figure.replace("_", " "))
+
+
+def _setting(name: str) -> str:
+    kind, _, rest = name.partition(".")
+    words = {"options": "option", "versions": "version of", "sizes": "size of"}.get(kind, kind)
+    return SETTINGS.get(name) or f"{words} {rest.replace('_', ' ')}".rstrip()
 
 
 def _reversed(found: Difference) -> list[tuple[str, ...]]:
@@ -156,11 +174,24 @@ def _row(change: Change) -> tuple[str, ...]:
 
 
 def _figure(what: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if what.endswith("_ns"):
-        return time_text(value)
-    return size_text(value) if what.endswith("_bytes") else f"{value:,}"
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return _quantity(what, value)
+        case _:
+            return str(value)
+
+
+def _quantity(what: str, value: float) -> str:
+    if what == "flops":
+        return flops_text(value)
+    for suffix, text in (("_ns", time_text), ("_bytes", size_text)):
+        if what.endswith(suffix):
+            return text(value)
+    return f"{value:,g} GB/s" if what.endswith("_gb_s") else f"{value:,}"
 
 
 def _by(change: Change) -> str:

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 MOST_OPS = 4
 """Ops of a fused kernel that its title lists."""
+NO_BREAK = "\u00a0"
+"""A space at which no line ends; tables show a plain one."""
 REGIONS = ("region", "elementwise_region")
 _NUMBER = re.compile(r"\d+")
+_SHAPES = re.compile(r"(?<=\]), ")
 _LINE = re.compile(r"\.py:\d+$")
 
 
@@ -99,6 +102,11 @@ def clipped(text: str, most: int) -> str:
             return short
     begin = most // 4
     return f"{text[:begin]}…{text[begin + 1 - most :]}"
+
+
+def clipped_shapes(text: str, most: int) -> str:
+    """Shapes, each clipped by itself, and in one line."""
+    return ", ".join(clipped(shape, most).replace(" ", NO_BREAK) for shape in _SHAPES.split(text))
 
 
 # -- layers ---------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, InputError
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain.report import (
     NOT_NAMES,
@@ -20,7 +21,8 @@ from rlx.explain.report import (
     RuleFired,
     SourceNode,
 )
-from rlx.explain.text import aligned, clipped
+from rlx.explain.text import clipped
+from rlx.explain.text_table import aligned
 from rlx.ir.outline import names_in
 
 PHASES = {
@@ -28,6 +30,10 @@ PHASES = {
     "steady_state": "every call",
     "epilogue": "at the end of a call",
 }
+
+
+_FUNCTION = re.compile(r"\bf\d+\b")
+"""A function of native code, as the schedule of a kernel names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +58,13 @@ class Why:
 
 def follow(report: Report, name: str) -> Why:
     """What became of `name`: a front end's node, a block, a source line, a leaf, an output, a
-    decision's id, or a kernel such as `k12`."""
+    decision's id, or a kernel such as `k12`; where nothing is called so, the kernels of that op or
+    kind, such as `gru` or `GEMM`, or that run a function such as `f7`."""
     wanted = _tags(report, name)
     source = [n for n in report.source if wanted & _tags_of(n.origins, n.name)]
-    kernels = [k for k in report.kernels if _is_in(k, name, wanted)]
+    named = [k for k in report.kernels if _is_in(k, name, wanted)]
+    of_kind = [k for k in report.kernels if name.casefold() in _kinds(k)]
+    kernels = named or ([] if source else of_kind)
     held = {k.node for k in kernels}
     nodes = [n for n in report.nodes
              if n.id in held or wanted & _tags_of(n.origins, n.name)]  # fmt: skip
@@ -120,6 +129,12 @@ def _is_in(kernel: ReportKernel, name: str, wanted: set[str]) -> bool:
     return _is_named(kernel, name) or not wanted.isdisjoint(kernel.where)
 
 
+def _kinds(kernel: ReportKernel) -> set[str]:
+    """Its ops, what it runs as, and its functions."""
+    functions = (f for line in kernel.schedule for f in _FUNCTION.findall(line))
+    return {n.casefold() for n in (kernel.op, *kernel.ops, kernel.strategy, *functions)} - {""}
+
+
 def _mentions(places: Iterable[str], tags: set[str]) -> bool:
     return any(place in tags or not tags.isdisjoint(names_in(place)) for place in places)
 
@@ -131,12 +146,16 @@ def _concerns(places: Sequence[str], wanted: set[str], own: set[str]) -> bool:
 
 
 def _unknown(report: Report, name: str) -> Error:
-    known = list(dict.fromkeys(plain for _, plain in _names(report)))
-    known += [f"k{k.id}" for k in report.kernels]
-    near = difflib.get_close_matches(name, known, 3, 0.5)
-    near += [k for k in known if name and name in k and k not in near][: 3 - len(near)]
-    hint = f"Did you mean {', '.join(near)}?" if near else f"It has, for example, {known[-1]}."
-    return Error(f"{report.model.name}: there is no node {name!r}. {hint}")
+    kinds = (n for k in report.kernels for n in (k.op, *k.ops, k.strategy) if n)
+    plain = [*(plain for _, plain in _names(report)), *kinds]
+    known = list(dict.fromkeys([*plain, *(f"k{k.id}" for k in report.kernels)]))
+    folded = {k.casefold(): k for k in reversed(known)}
+    wanted = name.casefold()
+    inside = [k for fold, k in reversed(folded.items()) if wanted and wanted in fold]
+    close = (folded[f] for f in difflib.get_close_matches(wanted, folded, 3, 0.6))
+    near = list(dict.fromkeys([*inside, *close]))[:3]
+    hint = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(known[:3])}, …"
+    return InputError(f"{report.model.name}: there is no node or kernel {name!r}. {hint}")
 
 
 def _became(found: Why) -> str:

@@ -98,6 +98,8 @@ class SourceNode:
     inputs: tuple[int, ...]
     origins: tuple[From, ...]
     name: str = ""
+    inside: int = 0
+    """Ops in its bodies, at any depth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Shapes for reading: dims that are formulas are shown as the sizes that everything is counted at.
+"""Shapes for reading: named dims and formulas are shown as the sizes that everything is counted at.
 
-f32[batch, 64, 2*(((height + 1)//2) + 1)//2)]  at height=128  →  f32[batch, 64, 64]
+f32[batch, 64, 2*(((height + 1)//2) + 1)//2)]  at batch=1, height=128  →  f32[1, 64, 64]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 
 
 def sized(report: Report) -> Callable[[str], str]:
-    """Shapes of a report, as text, with formulas as sizes; each is read once."""
+    """Shapes of a report, as text, with names and formulas as sizes; each is read once."""
     known: dict[str, str] = {}
 
     def shown(shape: str) -> str:
@@ -38,9 +38,10 @@ def _dims(text: str, sizes: Mapping[str, int]) -> str:
 
 
 def _dim(text: str, sizes: Mapping[str, int]) -> str:
-    """A number for a formula; a name, or what cannot be read, as it is."""
+    """A number for a name or a formula; what is known in a call alone, or cannot be read, as it
+    is."""
     if _PLAIN.fullmatch(text):
-        return text
+        return str(sizes.get(text, text))
     try:
         return str(_value(ast.parse(text, mode="eval").body, sizes))
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):

@@ -6,18 +6,27 @@ What matters least is counted, not listed: the text is for reading, and JSON has
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.code_facts import CodeFacts
-from rlx.core.other_load import is_busy
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain import memory_floor, naming
+from rlx.explain.measured_text import (
+    ABOVE,
+    FASTER,
+    WIDEST,
+    busy_mark,
+    call_text,
+    measured_section,
+)  # fmt: skip
 from rlx.explain.memory_floor import PART_COLUMNS, kernel_cells, part_rows, step_text
-from rlx.explain.naming import kernel_title, merged, place_text, template
+from rlx.explain.naming import clipped_shapes, kernel_title, merged, place_text, template
 from rlx.explain.report import Advice, Report, ReportDecision, ReportKernel, SourceNode, Value
 from rlx.explain.shapes import sized
+from rlx.explain.text_table import Section, folded, table_lines, without_empty
+from rlx.plan.alternatives import SPLIT
 
 MOST = 40
 """Rows of a table, unless all are asked for."""
@@ -27,18 +36,8 @@ FIRST = ("import", "capacity", "sharding", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
 PER_CALL = ("compile_per_shapes", "compile_per_values")
 """Decisions for a program that is for some inputs only."""
-WIDEST = 56
-"""Characters of a cell that may hold a long name."""
-ABOVE = 1.05
-FASTER = (
-    "above 100% of the roofline: this machine is faster than the target's default rates; "
-    "rlx calibrate measures its own"
-)
-BEYOND = 1.5
-"""A call that takes so much longer than its kernels, each at its median, says what they take: it
-was interrupted, its threads waited for a core, or most of it is the call itself."""
 NARROW = 40
-"""Characters of a shape."""
+"""Characters of each shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +115,19 @@ def _rank(line: Line) -> tuple[bool, float, float, str, str]:
     return not is_first, 0.0 if line.is_plain else -size, -size, line.decision.what, line.where
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table of the report."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    note: str = ""
-    """What is not listed."""
-
-
 def sections(report: Report, most: int | None = MOST) -> list[Section]:
     """The report's tables, those that hold anything, of at most so many rows."""
-    split = [d for d in report.decisions if d.kind == "schedule"]
+    split = [d for d in report.decisions if d.what == SPLIT]
+    chosen = [d for d in report.decisions if d.kind == "schedule" and d.what != SPLIT]
     others = [d for d in report.decisions if d.kind != "schedule"]
     every = [
-        Section("step by part of a layer", PART_COLUMNS, part_rows(report)),
+        _parts(report),
         _kernels(report, most),
         Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
         decision_section("decisions", others, most),
         decision_section("parallelisation", split, most),
-        Section("measured decisions", MEASURED_COLUMNS, _measured_cells(report)),
+        decision_section("schedules of launches", chosen, most),
+        measured_section(report),
         Section("rewrites", ("count", "rule", "identity"), _rule_cells(report)),
     ]
     return [s for s in every if s.rows]
@@ -156,14 +146,7 @@ def decision_section(
         count[f"{line.decision.what} {line.verdict}"] += line.count
     kinds = ", ".join(f"{what} ×{n}" for what, n in count.most_common())
     note = f"and {sum(count.values()):,} more: {kinds}" if rest else ""
-    return _without_empty(Section(title, COLUMNS, [_cells(x) for x in shown], note))
-
-
-def _without_empty(section: Section) -> Section:
-    """Without columns that hold nothing."""
-    held = [i for i in range(len(section.columns)) if any(row[i] for row in section.rows)]
-    rows = [tuple(row[i] for i in held) for row in section.rows]
-    return replace(section, columns=tuple(section.columns[i] for i in held), rows=rows)
+    return without_empty(Section(title, COLUMNS, [_cells(x) for x in shown], note))
 
 
 def _chosen(lines: Sequence[Line], most: int) -> list[Line]:
@@ -229,7 +212,7 @@ def _kernels(report: Report, most: int | None) -> Section:
     is_measured = any(k.measured for k in report.kernels)
     call_ns = sum(x.ns for x in lines) or 1.0
     notes = [f"and {sum(len(x.kernels) for x in rest):,} more, {time_text(sum(x.ns for x in rest))}"
-             " per call"] if rest else []  # fmt: skip
+             " of kernel time"] if rest else []  # fmt: skip
     once = sum(k.phase == "prologue" for k in report.kernels)
     shares = [k.measured["roofline_share"] for k in report.kernels if k.measured]
     notes += [FASTER] if any(share > ABOVE for share in shares) else []
@@ -241,8 +224,17 @@ def _kernels(report: Report, most: int | None) -> Section:
         columns = (*columns[:2], *memory_floor.KERNEL_COLUMNS, *columns[2:])
         own = [kernel_cells(x.kernels, report) for x in shown]
         rows = [(*row[:2], *more, *row[2:]) for row, more in zip(rows, own)]
-    title = f"kernels by {'measured' if is_measured else 'predicted'} time"
+    how = f"measured time{busy_mark(report)}" if is_measured else "predicted time"
+    title = f"kernels by {how} (shares of kernel time)"
     return Section(title, columns, rows, "; ".join(notes))
+
+
+def _parts(report: Report) -> Section:
+    """Of a step; its kernels are timed in another build than the step itself."""
+    is_measured = any(k.measured for k in report.kernels)
+    note = "kernels as timed in an instrumented build, the step without it" if is_measured else ""
+    title = "step by part of a layer (shares of kernel time)"
+    return Section(title, PART_COLUMNS, part_rows(report), note)
 
 
 def report_text(report: Report, most: int | None = MOST) -> str:
@@ -251,34 +243,36 @@ def report_text(report: Report, most: int | None = MOST) -> str:
     return "\n".join([head(report), *tables]) + "\n"
 
 
-def table_lines(section: Section) -> list[str]:
-    """A table below its title."""
-    note = [section.note] if section.note else []
-    return ["", f"{section.title}:", *aligned([section.columns, *section.rows]), *note]
-
-
 def head(report: Report) -> str:
     """What was compiled, in a few lines."""
     t, model = report.totals, report.model
     taken = sum(d.verdict for d in report.decisions)
-    return "\n".join([
+    lines = [
         headline(report),
-        *([step_text(report)] if report.step else []),
+        *(step_text(report).splitlines() if report.step else []),
         f"inputs: {_values(model.inputs)}; outputs: {_values(model.outputs)}",
         f"memory: arena {size_text(t.arena_bytes)} ({size_text(t.unshared_bytes)} without buffer "
         f"reuse), weights {size_text(t.weight_bytes)}; per call {size_text(t.traffic_bytes)} of "
         f"traffic, {flops_text(t.flops)}",
-        f"compile: {counted(op_count(report), 'op')} to {counted(t.kernels, 'kernel')}; "
+        f"compile: {op_text(report)} to {counted(t.kernels, 'kernel')}; "
         f"{counted(len(report.rules), 'rewrite')}; {taken:,} decisions taken, "
         f"{len(report.decisions) - taken:,} refused",
-        *([str(CodeFacts.from_dict(report.code))] if report.code else []),
+        *(str(CodeFacts.from_dict(report.code)).splitlines() if report.code else []),
         *([report.timings["gate"]] if report.timings.get("gate") else []),
-    ])  # fmt: skip
+    ]  # fmt: skip
+    return "\n".join(part for line in lines for part in folded(line))
 
 
 def op_count(report: Report) -> int:
     """Of the model as it was given, without its inputs, weights and constants."""
     return sum(map(is_counted, report.source))
+
+
+def op_text(report: Report) -> str:
+    """The ops of the model, and those that its branches and loops hold."""
+    inside = sum(n.inside for n in report.source)
+    more = f" and {inside:,} inside of branches and loops" if inside else ""
+    return f"{counted(op_count(report), 'op')}{more}"
 
 
 def is_counted(node: SourceNode) -> bool:
@@ -294,18 +288,6 @@ def headline(report: Report) -> str:
         f"{report.model.name} on {on}: {counted(report.totals.kernels, 'kernel')} per call, "
         f"{call_text(report)}{_at(report)}"
     )
-
-
-def call_text(report: Report) -> str:
-    """What a call takes: measured where it was, beside the prediction."""
-    predicted, took = time_text(report.totals.predicted_ns), report.timings.get("call_ns")
-    if not took:
-        return f"predicted {predicted}"
-    share, within = report.timings.get("roofline_share"), sum(x.ns for x in kernel_lines(report))
-    roof = f"; kernels reach {share:.0%} of the roofline" if share else ""
-    roof = "; faster than the target's default rates" if share and share > ABOVE else roof
-    beyond = f", {time_text(within)} of it in kernels" if took > BEYOND * within > 0 else ""
-    return f"measured {time_text(took)}{beyond} (predicted {predicted}{roof})"
 
 
 def _at(report: Report) -> str:
@@ -325,10 +307,6 @@ def _values(values: Sequence[Value], most: int = 4) -> str:
 
 
 COLUMNS = ("verdict", "saves if taken", "bytes", "launches", "count", "decision", "where", "why")
-MEASURED_COLUMNS = (
-    "verdict", "outcome", "of a call", "predicted", "measured", "low", "high", "count", "decision",
-    "where",
-)  # fmt: skip
 KERNEL_COLUMNS = (
     "time", "share", "count", "kernel", "shape", "runs as", "traffic", "arithmetic", "where",
     "first",
@@ -367,7 +345,8 @@ def _kernel_cell(
     return (
         time_text(line.ns), f"{line.ns / call_ns:.1%}",
         *(_rates(line) if is_measured else ()),
-        count, clipped(kernel_title(first)), clipped(shape(first.shape), NARROW), first.strategy,
+        count, clipped(kernel_title(first)), clipped_shapes(shape(first.shape), NARROW),
+        first.strategy,
         size_text(line.total("bytes")), flops_text(flops) if flops else "",
         clipped(line.where), f"k{first.id}",
     )  # fmt: skip
@@ -383,51 +362,9 @@ def _rates(line: KernelLine) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _measured_cells(report: Report) -> list[tuple[str, ...]]:
-    """What reversing a decision changed, one line for those reversed together; gains of taking."""
-    held: dict[tuple[Any, ...], list[ReportDecision]] = {}
-    for d in report.decisions:
-        if d.measured:
-            held.setdefault((d.what, *sorted(d.measured.items())), []).append(d)
-    found = sorted(held.values(), key=lambda same: -(same[0].measured or {})["share"])
-    return [_measured_cell(same, same[0].measured or {}) for same in found]
-
-
-def _measured_cell(same: Sequence[ReportDecision], m: Mapping[str, Any]) -> tuple[str, ...]:
-    d = same[0]
-    outcome = ("confirmed" if m["is_right"] else "refuted") if m["is_certain"] else "within noise"
-    outcome += " *" if is_busy(m.get("busy_cores", 0.0)) else ""
-    times = [time_text(m[k]) for k in ("predicted_ns", "measured_ns", "low_ns", "high_ns")]
-    count = f"×{m['class_size']}" if m["class_size"] > 1 else ""
-    verdict = "taken" if d.verdict else "refused"
-    return (
-        verdict,
-        outcome,
-        f"{m['share']:.1%}",
-        *times,
-        count,
-        d.what,
-        clipped(merged([place_text(x.where[:1]) for x in same])),
-    )
-
-
 def _advice(a: Advice) -> tuple[str, ...]:
     saves = time_text(a.predicted_ns) if a.predicted_ns else ""
     return saves, size_text(a.bytes_saved) if a.bytes_saved else "", a.text
-
-
-def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Aligned columns; those of numbers to the right."""
-    columns = range(len(table[0]))
-    widths = [max(len(row[i]) for row in table) for i in columns]
-    right = [all(row[i][:1] in "-+×0123456789" for row in table[1:]) for i in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right)
-        ).rstrip()
-        for row in table
-    ]
 
 
 def clipped(text: str, most: int = WIDEST) -> str:

@@ -18,6 +18,8 @@ class Row:
     origins: tuple[Origin, ...] = ()
     name: str = ""
     """Of an input or a param."""
+    inside: int = 0
+    """Ops in its bodies, at any depth."""
 
 
 NOT_NAMES = ("rule", "pass", "phase", "value")
@@ -50,5 +52,11 @@ def rows_of(nodes: Iterable[Node]) -> tuple[Row, ...]:
         shape = ", ".join(map(str, node.shapes))
         inputs = tuple(number[i] for i in node.inputs if i in number)
         name = node.attrs["name"] if node.op in NAMED_LEAVES else ""
-        made.append(Row(node.op, shape, inputs, node.origins, name))
+        made.append(Row(node.op, shape, inputs, node.origins, name, _inside(node)))
     return tuple(made)
+
+
+def _inside(node: Node) -> int:
+    bodies = [v for v in node.attrs.values() if isinstance(v, Graph)]
+    within = [n for body in bodies for n in body.order()]
+    return sum(not n.is_leaf for n in within) + sum(map(_inside, within))

@@ -35,7 +35,8 @@ def recorded(result: CompileResult) -> bytes:
     record = {
         **graph_json(lir.mir.graph),
         "source": [
-            [r.op, r.shape, r.inputs, _origins(r.origins), r.name] for r in result.source_rows
+            [r.op, r.shape, r.inputs, _origins(r.origins), r.name, r.inside]
+            for r in result.source_rows
         ],
         "decisions": [asdict(d) for d in result.decisions],
         "fusion": asdict(result.fusion),
@@ -131,10 +132,12 @@ def _restored(record: dict[str, Any], target: Target) -> CompileResult:
     )
 
 
-def _row(op: str, shape: str, inputs: list[int], origins: list[list[str]], name: str) -> Row:
+def _row(
+    op: str, shape: str, inputs: list[int], origins: list[list[str]], name: str, inside: int = 0
+) -> Row:
     from rlx.ir.outline import Row
 
-    return Row(op, shape, tuple(inputs), _read_origins(origins), name)
+    return Row(op, shape, tuple(inputs), _read_origins(origins), name, inside)
 
 
 def _read_origins(held: Iterable[Sequence[str]]) -> tuple[Origin, ...]:
