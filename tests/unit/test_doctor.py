@@ -10,6 +10,7 @@ import pytest
 
 from rlx.backends.cpu.backend import CpuBackend
 from rlx.backends.tpu import backend as tpu
+from rlx.cost import calibrate
 from rlx.cost.target import FusionTarget
 from rlx.runtime import doctor
 from rlx.runtime.doctor import examine
@@ -65,3 +66,13 @@ def test_the_cache_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RLX_CACHE", "on")
     monkeypatch.setenv("RLX_CACHE_BYTES", "lots")
     assert "RLX_CACHE_BYTES" in examine().cache.problem
+
+
+def test_processors_of_one_name_are_told_apart_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"model name": "AMD EPYC", "cpu family": "26", "model": "2", "stepping": "1"}
+    monkeypatch.setattr(calibrate, "_cpuinfo", lambda: facts)
+    calibrate._processor.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    try:
+        assert calibrate.machine()["processor"] == "AMD EPYC (family 26, model 2, stepping 1)"
+    finally:
+        calibrate._processor.cache_clear()  # pyright: ignore[reportPrivateUsage]

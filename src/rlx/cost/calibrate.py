@@ -147,10 +147,11 @@ def machine(detail: str = "") -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """Its model name, family, model and stepping."""
-    wanted = ("model name", "cpu family", "model", "stepping", "CPU part")
+    """Its name, and what tells apart those that share it."""
+    wanted = {"cpu family": "family", "model": "model", "stepping": "stepping", "CPU part": "part"}
     found = _cpuinfo()
-    return " ".join(found[k] for k in wanted if k in found) or processor_name()
+    more = ", ".join(f"{name} {found[k]}" for k, name in wanted.items() if k in found)
+    return f"{processor_name()} ({more})" if more else processor_name()
 
 
 def processor_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -36,6 +37,26 @@ Array = np.ndarray[Any, Any]
 WIDTH = 24
 CLOSE = 1e-5
 """Sums of some dozen products of numbers near 1, added in another order."""
+
+
+SILENT = """
+import os
+from rlx.backends.wgpu.adapters import adapters
+adapters()
+print(os.environ.get("XDG_RUNTIME_DIR"))
+"""
+
+
+@pytest.mark.parametrize("folder", [None, "", "/run"])
+def test_looking_for_adapters_says_nothing_and_leaves_the_environment(folder: str | None) -> None:
+    required()
+    env = {k: v for k, v in os.environ.items() if k != "XDG_RUNTIME_DIR"}
+    env |= {} if folder is None else {"XDG_RUNTIME_DIR": folder}
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout == f"{folder}\n"
 
 
 def graph() -> Graph:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ from rlx.core.errors import UnsupportedError
 KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 APIS = ("Vulkan", "Metal", "D3D12", "OpenGL", "OpenGLES")
 """As wgpu names what an adapter is driven by; the last ones are slower and have fewer limits."""
+RUNTIME_DIR = "XDG_RUNTIME_DIR"
 NO_PACKAGE = Missing("the package wgpu is not installed", "pip install 'rlx[wgpu]'")
 NO_ADAPTER = Missing(
     "wgpu finds no adapter: neither a GPU with a driver of Vulkan, Metal or Direct3D 12, nor a "
@@ -69,10 +72,28 @@ def _enumerated() -> tuple[Adapter, ...]:
 
     gpu: Any = wgpu.gpu
     try:
-        handles = sorted(filter(_computes, gpu.enumerate_adapters_sync()), key=_order)
+        with _without_wayland():
+            every = gpu.enumerate_adapters_sync()
+        handles = sorted(filter(_computes, every), key=_order)
     except RuntimeError as error:
         raise UnsupportedError(f"wgpu cannot be started: {error}. Use target='cpu'.") from None
     return tuple(map(_adapter, range(len(handles)), handles))
+
+
+@contextmanager
+def _without_wayland() -> Generator[None]:
+    """Drivers look for a Wayland display beside the GPU, and complain on stderr where the system
+    names no folder of its socket: one in which there is none is named for as long."""
+    if os.environ.get(RUNTIME_DIR):
+        yield
+        return
+    before = os.environ.get(RUNTIME_DIR)
+    os.environ[RUNTIME_DIR] = os.devnull
+    try:
+        yield
+    finally:
+        os.environ.pop(RUNTIME_DIR)
+        os.environ.update({} if before is None else {RUNTIME_DIR: before})
 
 
 def _order(handle: Any) -> tuple[int, int]:
