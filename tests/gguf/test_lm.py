@@ -218,6 +218,51 @@ def test_a_seed_gives_the_same_text(lm: rlx.lm.LanguageModel) -> None:
         assert made(1) == first
 
 
+WRONG_CALLS: list[tuple[Any, str]] = [
+    (lambda lm: lm.complete(3), "prompt is 3. Give a text, or a list of tokens"),
+    (lambda lm: lm.complete([1.5]), r"prompt is \[1.5\]. Give a text, or a list of tokens"),
+    (lambda lm: lm.complete_all("hello"), "prompts is 'hello'. Give a list of texts"),
+    (lambda lm: lm.complete("hello", n=0), "n is 0. Give a whole number"),
+    (lambda lm: lm.complete("hello", max_tokens="9"), "max_tokens is '9'. Give a whole number"),
+    (lambda lm: lm.complete("hello", max_tokens=0), "max_tokens is 0"),
+    (lambda lm: lm.complete("hello", stop=3), "stop is 3. Give a string, or a list of strings"),
+    (lambda lm: lm.complete("hello", sampling={}), "sampling is {}. Give None, or a rlx.Sampling"),
+    (lambda lm: lm.complete("hello", logprobs=1.5), "logprobs is 1.5. Give None, or a whole"),
+    (lambda lm: lm.complete("hello", schema="x"), "schema is 'x'. Give None, or a dict"),
+    (lambda lm: lm.complete("hello", context_shift=1), "context_shift is 1. Give True or False"),
+    (lambda lm: lm.chat("hello"), "messages is 'hello'. Give a list such as"),
+    (lambda lm: lm.prompt_of(["hello"]), "messages is .*. Give a list such as"),
+    (lambda lm: lm.score(None), "text is None. Give a text"),
+    (lambda lm: lm.embed([None]), r"texts is \[None\]. Give a text"),
+    (lambda lm: lm.explain(tokens=0), "tokens is 0. Give a whole number"),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), WRONG_CALLS)
+def test_wrong_types_are_errors(lm: rlx.lm.LanguageModel, call: Any, told: str) -> None:
+    with pytest.raises(rlx.Error, match=told):
+        call(lm)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"slots": 0}, "slots is 0. Give a whole number"),
+        ({"slots": "2"}, "slots is '2'. Give a whole number"),
+        ({"context": 1.5}, "context is 1.5. Give None, or a whole number"),
+        ({"draft": 3}, "draft is 3. Give None, or a path"),
+        ({"precision": None}, "precision is None. Give a string"),
+        ({"kv": 8}, "kv is 8. Give None, or a string"),
+        ({"threads": "2"}, "threads is '2'. Give None, or a whole number"),
+        ({"target": 3}, "target is 3. Give None, or a string"),
+        ({"cache": 3}, "cache is 3. Give a path"),
+    ],
+)
+def test_wrong_options_are_errors(path: Path, wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(rlx.Error, match=told):
+        rlx.lm.load(path, **wrong)
+
+
 def test_loading_a_model_never_imports_the_compiler(path: Path, tmp_path: Path) -> None:
     """Not cached, cached, and without a cache; nor does the program for embeddings."""
     require_children()

@@ -111,6 +111,7 @@ class LanguageModel:
         """Pieces of the answer to a conversation: [{"role": "user", "content": "…"}]."""
         return self.generate(self.prompt_of(messages, tools=tools), **how)
 
+    @takes(prompt=PROMPT)
     def complete(self, prompt: Prompt, **how: Any) -> Answer:
         """A whole answer, once it is there."""
         return self.complete_all([prompt], **how)[0]
