@@ -23,6 +23,7 @@ from rlx.plan.check.checker import check
 from rlx.plan.check.claims import Fault
 from rlx.plan.lir_text import lir_text
 from rlx.runtime.lir_file import read_lir
+from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.state_session import StateSession
 
 TARGETS = ("reference", "cpu")
@@ -402,6 +403,98 @@ def test_what_is_not_kept_cannot_be_undone() -> None:
     session.run(CALLS[1])
     with pytest.raises(rlx.Error, match=r"exe\.session\(history=2\)"):
         session.rewind(2)
+    session.set_state("n", np.array(7))
+    with pytest.raises(rlx.Error, match="1 calls are to be undone, and what 0 have"):
+        session.rewind()
+    with pytest.raises(rlx.Error, match=r"exe\.session\(history=1\)"):
+        opened("reference").rewind()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_that_were_written_over_are_there_again(target: str) -> None:
+    """Call by call, also where entries are given twice in a batch, and where positions are
+    computed."""
+    session = opened(target, history=8)
+    calls = [*CALLS, call(2, [1, 2], [1, 1], 4), call(1, [0] * 4, [0, 1, 2, 3], 5)]
+    held = list[Any]()
+    for given in calls:
+        held.append(bits(session))
+        session.run(given)
+    fork = session.fork()
+    for before in reversed(held):
+        session.rewind()
+        assert bits(session) == before
+    fork.rewind(3)
+    assert bits(fork) == held[2]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("position", ["input", "state", "float"])
+def test_a_sum_over_all_rows_is_that_of_calls_that_were_not_undone(
+    target: str, position: str
+) -> None:
+    """As in docs/models.md; positions that only the call itself can tell copy the state."""
+    g = rlx.Graph("sum")
+    x, count = g.input("x", [1, 4]), g.state("count", [], I64)
+    at: Any = {
+        "input": lambda: g.input("at", [], I64),
+        "state": lambda: g.mod(g.mul(count, 3), 16),
+        "float": lambda: g.cast(g.floor(g.sum(x)), to=I64),
+    }[position]()
+    rows = g.state("rows", [rlx.Dim("capacity", 1, 1024), 4])
+    total = g.sum(g.append(rows, x, at, axis=0), axes=(0,))
+    g.assign(count, g.add(count, 1))
+    g.set_outputs([total])
+    session = rlx.compile(g, target=target, cache=False).session(capacity=16, history=8)
+
+    def called(value: int) -> Any:
+        given = [np.array(value)] if position == "input" else []
+        return session(np.full((1, 4), value / 4, np.float32), *given)[0]
+
+    made = [called(value) for value in (4, 8, 12)]
+    states = bits(session)
+    session.rewind(2)
+    assert called(8) == made[1]
+    assert called(12) == made[2]
+    assert bits(session) == states
+    with pytest.raises(rlx.Error, match="99 calls"):
+        session.rewind(99)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_call_that_fails_is_undone(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted behind its updates, or where one row of several does not fit."""
+    session = opened(target, history=2)
+    session.run(CALLS[0])
+    before, run = bits(session), LoadedProgram.call
+
+    def interrupted(*given: Any) -> Any:
+        run(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadedProgram, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(CALLS[1])
+    assert bits(session) == before
+    with pytest.raises(rlx.Error, match="append"):
+        session.run(call(1, [0, 99], [0, 1]))
+    assert bits(session) == before
+    session.rewind()
+    assert bits(session) == bits(opened(target))
+
+
+def test_a_history_keeps_rows_and_no_caches() -> None:
+    """Of three calls of two rows: four bytes of an element, and what Python takes for itself."""
+    g = rlx.Graph("large")
+    x, at = g.input("x", [1, 64]), g.input("at", [], I64)
+    g.append(g.state("k", [1 << 16, 64]), x, at, axis=0)
+    g.set_outputs([g.sum(x)])
+    session = rlx.compile(g, target="cpu", cache=False).session(history=3)
+    for place in (5, 5, 1 << 15):
+        session(np.ones((1, 64), np.float32), np.int64(place))
+    kept = [p.value.nbytes for past in session._past for p in past]  # pyright: ignore[reportPrivateUsage]
+    assert kept == [256] * 3
 
 
 def test_states_of_another_session_are_refused(tmp_path: Path) -> None:

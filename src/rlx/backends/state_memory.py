@@ -18,6 +18,8 @@ from rlx.core.shape import Shape
 from rlx.ops.op import Array
 
 ALIGNMENT = 64
+Region = tuple[slice, ...]
+"""A part of a state: a range of each of its first axes."""
 
 
 class StateMemory(ABC):
@@ -53,6 +55,16 @@ class StateMemory(ABC):
         value[entry, :count] = value[entry, first : first + count]
         self.write(held, value)
 
+    def part(self, held: Any, region: Region) -> Array:
+        """A copy of the value of a part of it, on the host."""
+        return np.array(self.read(held)[region])
+
+    def set_part(self, held: Any, region: Region, value: Array) -> None:
+        """Give a part of it a value."""
+        whole = np.array(self.read(held))
+        whole[region] = value
+        self.write(held, whole)
+
 
 class HostStates(StateMemory):
     """Arrays of NumPy, written where they are."""
@@ -83,6 +95,9 @@ class HostStates(StateMemory):
 
     def shift_rows(self, held: Array, entry: int, first: int, count: int) -> None:
         held[entry, :count] = held[entry, first : first + count]  # NumPy copies what overlaps
+
+    def set_part(self, held: Array, region: Region, value: Array) -> None:
+        held[region] = value
 
 
 def _aligned(shape: Shape) -> Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from rlx.core.sections import Sections, packed
 from rlx.core.shape import DimBinding, Shape
 from rlx.core.units import size_text
 from rlx.ops.op import Array
+from rlx.runtime.call_history import CallHistory, Overwritten
 from rlx.runtime.named_calls import NamedCalls
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class StateSession(NamedCalls):
         self._leaves = loaded.interface.states
         self._memory = loaded.program.states
         self._busy = threading.Lock()
-        self._past: list[list[Any]] = []
+        self._undo = CallHistory(loaded) if history else None
+        self._past: list[Sequence[Overwritten]] = []
         self._take(self._new())
 
     def _new(self) -> _Held:
@@ -129,6 +131,7 @@ class StateSession(NamedCalls):
         if array.dtype != shape.dtype.numpy or array.shape != shape.dims:
             raise self._error(f"state {name!r} is {shape}, got {array.dtype}{list(array.shape)}.")
         with self._alone():
+            self._past.clear()
             self._memory.write(self._own()[number], array)
 
     def _number(self, name: str) -> int:
@@ -149,15 +152,32 @@ class StateSession(NamedCalls):
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Run on inputs in order or by keyword, as an executable does; states are updated in
         place. A call that fails leaves states as they were, but for rows that were appended; on
-        GPUs and TPUs, which report at the end what went wrong, all updates may have been made."""
+        GPUs and TPUs, which report at the end what went wrong, all updates may have been made, and
+        so they may where Ctrl-C ends a call. With a history such a call is undone."""
         out = self._outs(named.pop("out", None))
         given = self._in_order(arrays, named) if named or not arrays else arrays
         with self._alone():
-            states = self._own()
-            self._remember(states)
-            return self._loaded.call([*self._loaded.counted(given), *states], out)
+            states, inputs = self._own(), self._loaded.counted(given)
+            if self._undo is None:
+                return self._loaded.call([*inputs, *states], out)
+            return self._called(self._undo, inputs, states, out)
 
     step = __call__
+
+    def _called(
+        self, undo: CallHistory, inputs: Sequence[Any], states: Sequence[Any], out: Any
+    ) -> Any:
+        """A call that can be undone."""
+        overwritten = undo.before(inputs, states)
+        try:
+            made = self._loaded.call([*inputs, *states], out)
+        except BaseException:
+            with suppress(Error):  # of a state that an engine has consumed
+                undo.restore(overwritten, states)
+            raise
+        self._past.append(overwritten)
+        del self._past[: -self._history]
+        return made
 
     @contextmanager
     def _alone(self) -> Generator[None]:
@@ -227,6 +247,7 @@ class StateSession(NamedCalls):
         """Copy the first rows of an entry to another, in all states that rows are appended to, or
         in those of these names: the entries of their first axis, and the rows along the second."""
         with self._alone():
+            self._past.clear()
             for state in self._appended(names, count, (source, target)):
                 self._memory.copy_rows(state, source, target, count)
 
@@ -236,6 +257,7 @@ class StateSession(NamedCalls):
     ) -> None:
         """Move rows of an entry, from one on, to its beginning, in the same states."""
         with self._alone():
+            self._past.clear()
             last = first + count if min(first, count) >= 0 else min(first, count)
             for state in self._appended(names, last, (entry,)):
                 self._memory.shift_rows(state, entry, first, count)
@@ -262,36 +284,25 @@ class StateSession(NamedCalls):
             made = object.__new__(StateSession)
             made._loaded, made.sizes, made._history = self._loaded, self.sizes, self._history
             made._leaves, made._memory = self._leaves, self._memory
-            made._busy, made._past = threading.Lock(), list(self._past)
+            made._undo, made._past = self._undo, list(self._past)
+            made._busy = threading.Lock()
             made._take(self._held)
             return made
 
     @takes(calls=COUNT)
     def rewind(self, calls: int = 1) -> None:
-        """Undo calls. States that `assign` replaces become what they were, as far back as
-        `exe.session(history=)` says; rows that `append` wrote stay, as positions say which of them
-        are read."""
-        assigned = [n.name for n in self._leaves if n.update == "assign"]
+        """Undo calls, as far back as `exe.session(history=)` says: states have the bits that they
+        had, and what `append` wrote over is there again. States that were set, copied, shifted or
+        loaded since cannot be what they were before."""
         with self._alone():
-            if assigned and calls > len(self._past):
-                raise self._error(
-                    f"{calls} calls are to be undone, and what {len(self._past)} replaced is kept "
-                    f"(of {', '.join(assigned)}). Keep more: exe.session(history={calls})."
-                )
-            if assigned:
-                self._restore(self._past[-calls])
-                del self._past[-calls:]
-
-    def _remember(self, states: Sequence[Any]) -> None:
-        if self._history:
-            pairs, copied = zip(self._leaves, states), self._memory.copied
-            self._past.append([copied(s) for leaf, s in pairs if leaf.update == "assign"])
-            del self._past[: -self._history]
-
-    def _restore(self, values: Sequence[Any]) -> None:
-        pairs = zip(self._leaves, self._own())
-        for state, value in zip([s for n, s in pairs if n.update == "assign"], values):
-            self._memory.copy(value, state)
+            made = len(self._past)
+            if self._undo is None or calls > made:
+                more = f" Keep more: exe.session(history={calls})." if calls > self._history else ""
+                kept = f"what {made} have overwritten is kept.{more}"
+                raise self._error(f"{calls} calls are to be undone, and {kept}")
+            for _ in range(calls):
+                self._undo.restore(self._past[-1], self._own())
+                del self._past[-1]
 
     # -- files ---------------------------------------------------------------------------------
 
