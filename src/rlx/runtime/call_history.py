@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx.backends.state_memory import Region
 from rlx.core.arrays import as_array
-from rlx.ir.interpret import evaluate_node
+from rlx.ir.interpret import checked_array, evaluate_node
 from rlx.ir.mir import Node
 from rlx.ir.states import chains_of
 from rlx.ops.op import Array
@@ -98,7 +98,8 @@ class _Values:
             return np.array(self._loaded.program.states.read(self._states[name]))
         if node.op == "param":
             return np.asarray(self._loaded.given[name])
-        return as_array(self._inputs[name], f"input {name!r}", node.shape.dtype)
+        array = as_array(self._inputs[name], f"input {name!r}", node.shape.dtype)
+        return checked_array(node, array, self._sizes)
 
 
 def _is_known(append: Node) -> bool:
