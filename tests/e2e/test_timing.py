@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from rlx.core.errors import Error, UnsupportedError
 from rlx.cost.decision import Decision
 from rlx.explain.measure_decisions import Bench, Measurement, classes, interval, summary
 from rlx.explain.measured import Measured
+from rlx.explain.trace import CALLS, COMPILE, Event, Trace
+from rlx.ir.interface import Interface
 from rlx.ir.lir import Phase
 from rlx.runtime.executable import Executable
 
@@ -127,6 +132,37 @@ def test_a_trace_is_what_perfetto_reads(exe: Executable, tmp_path: Path) -> None
                    for c in calls)  # fmt: skip
     assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in whole)
     assert list(tmp_path.iterdir()) == [tmp_path / "trace.json"]
+
+
+def test_a_call_begins_once_its_arguments_are_bound(
+    exe: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, weights = exe.loaded.timed()
+    bound: list[int] = []
+    bind = Interface.bind
+
+    def slow(*given: Any) -> Any:
+        made = bind(*given)
+        bound.append(time.monotonic_ns())
+        return made
+
+    monkeypatch.setattr(Interface, "bind", slow)
+    for _ in range(2):
+        run = program.run_timed(weights, [data(3)])
+        assert bound[-1] <= run.start_ns <= min(s.start_ns for s in run.spans)
+        assert max(s.stop_ns for s in run.spans) <= run.stop_ns <= time.monotonic_ns()
+
+
+def test_a_report_shows_the_median_call() -> None:
+    def call(start: int, took: int) -> list[Event]:
+        kernel = Event(f"kernel {took}", "kernel", CALLS, 1, start + 1, start + took - 1)
+        return [Event("call", "call", CALLS, 0, start, start + took), kernel]
+
+    before = Event("simplify", "pass", COMPILE, 0, 0, 5)
+    made = Trace("m", "cpu", (before, *call(10, 900), *call(1_000, 20), *call(2_000, 30)))
+    shown = made.median_call().events
+    assert [e.name for e in shown] == ["simplify", "call", "kernel 30"]
+    assert replace(made, events=(before,)).median_call().events == (before,)
 
 
 def test_a_trace_shows_every_function_written_and_then_compiled(exe: Executable) -> None:
@@ -268,7 +304,7 @@ def test_the_summary_counts_confirmed_verdicts() -> None:
     assert "4 decisions reversed and measured (1 of them refusals)" in text
     assert "2 confirmed, 1 refuted, 1 within noise" in text
     assert "2 of 3 have the right sign" in text
-    assert "median predicted/measured 0.50" in text
+    assert "median predicted/measured 1.25 where both have one sign" in text  # of 2 and 0.5
 
 
 def test_a_measured_report_holds_times_and_is_else_the_same(exe: Executable) -> None:

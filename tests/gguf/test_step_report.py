@@ -70,7 +70,7 @@ def test_a_step_is_measured_and_leaves_the_slots_alone(lm: rlx.lm.LanguageModel)
 def test_what_does_not_fit_is_refused(lm: rlx.lm.LanguageModel) -> None:
     with pytest.raises(rlx.Error, match="more than the context of 64"):
         lm.explain(depth=64)
-    with pytest.raises(rlx.Error, match="at least 1, 1 and 0"):
+    with pytest.raises(rlx.Error, match="sequences"):
         lm.explain(sequences=0)
 
 

@@ -255,7 +255,9 @@ class _Run:
         return found
 
     def trace(self) -> Trace:
-        return self.program.trace(self.given, calls=1)
+        from rlx.explain.trace import OF_REPORT
+
+        return self.program.trace(self.given, calls=OF_REPORT).median_call()
 
 
 def _write_page(path: str, report: Report, trace: Trace | None, is_json: bool) -> None:

@@ -108,10 +108,12 @@ def _line(m: Measured) -> str:
     mark = ("confirmed" if m.is_right else "refuted") if m.is_certain else "undecided"
     mark += " *" if is_busy(m.busy_cores) else ""
     times = f"{len(m.ids)} x " if len(m.ids) > 1 else ""
+    figures = m.predicted_ns, m.measured_ns, m.low_ns, m.high_ns
+    predicted, measured, low, high = (f"{len(m.ids) * ns / 1e3:+.2f}" for ns in figures)
     return (
         f"  {'took' if m.verdict else 'left'} {times}{m.what} at {m.where[0] if m.where else '?'}: "
-        f"predicted {m.predicted_ns / 1e3:+.2f} µs, measured {m.measured_ns / 1e3:+.2f} "
-        f"({m.low_ns / 1e3:+.2f} to {m.high_ns / 1e3:+.2f}) µs, {m.share:.1%} of a call: {mark}"
+        f"predicted {predicted} µs, {m.share:.1%} of a call, measured {measured} "
+        f"({low} to {high}) µs: {mark}"
     )
 
 
@@ -126,12 +128,13 @@ def summary(measurements: Iterable[Measurement]) -> str:
         f"({sum(not m.verdict for m in every)} of them refusals): {confirmed} confirmed, "
         f"{len(certain) - confirmed} refuted, {len(every) - len(certain)} within noise"
     )
-    ratios = [m.ratio for m in large if m.ratio is not None]
+    ratios = [m.ratio for m in large if m.ratio is not None and m.ratio > 0]
     if large:
         right = sum(m.is_right for m in large)
         text += f"; above {LEAST_SHARE:.0%} of a call, {right} of {len(large)} have the right sign"
     if ratios:
-        text += f", median predicted/measured {statistics.median(ratios):.2f}"
+        ratio = f"{statistics.median(ratios):.2f}"
+        text += f", median predicted/measured {ratio} where both have one sign"
     return text
 
 

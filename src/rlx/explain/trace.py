@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 COMPILE, CALLS = 1, 2
 """The two processes that a trace shows."""
+OF_REPORT = 5
+"""Calls of which a report shows one."""
 TIMED_BUILD = "timed build"
 """The category of the instrumented build, which exists for the trace alone."""
 
@@ -70,6 +72,16 @@ class Trace:
             yield _named("process_name", process, 0, titles[process])
         for process, thread in sorted(seen):
             yield _named("thread_name", process, thread, thread_name(process, thread))
+
+    def median_call(self) -> Trace:
+        """The same with one of its calls, the one of the median time: one may be interrupted."""
+        calls = sorted((e for e in self.events if e.category == "call"), key=_took)
+        if not calls:
+            return self
+        taken = calls[(len(calls) - 1) // 2]
+        within = range(taken.start_ns, taken.stop_ns + 1)
+        kept = (e for e in self.events if e.process != CALLS or e.start_ns in within)
+        return replace(self, events=tuple(kept))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, all of it or nothing."""
@@ -130,6 +142,10 @@ def _call(number: int, run: Run, steps: tuple[Node, ...], terms: Terms) -> Itera
             ("of the roofline", round(rates.roofline_share, 3)),
         )  # fmt: skip
         yield Event(node.label, "kernel", CALLS, 1 + span.thread, span.start_ns, span.stop_ns, args)
+
+
+def _took(event: Event) -> int:
+    return event.stop_ns - event.start_ns
 
 
 def _json(event: Event, first: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.core.dim import evaluate, symbols_of
+from rlx.core.other_load import OtherLoad
 from rlx.core.representative import representative
 from rlx.core.shape import Shape
 from rlx.explain.build import report_of
@@ -53,10 +54,12 @@ def timed_report(
 ) -> Report:
     """The report of `exe` with the times of a call and of its kernels. `call` is what the user
     calls, where that finds the program for its inputs first."""
+    load = OtherLoad()
     times = exe.profile(inputs, seconds=seconds)
     arrays, sizes = exe.arrays(inputs), exe.sizes(inputs)
     report = report_of(exe.result, exe.before, exe.backend, sizes=sizes, model=exe.source)
-    return with_times(report, exe, times, call_ns(call or (lambda: exe(*arrays)), seconds))
+    took_ns = call_ns(call or (lambda: exe(*arrays)), seconds)
+    return with_times(report, exe, times, took_ns, load.cores())
 
 
 def call_ns(call: Call, seconds: float) -> float:
@@ -71,8 +74,10 @@ def call_ns(call: Call, seconds: float) -> float:
     return statistics.median(took)
 
 
-def with_times(report: Report, exe: Executable, times: KernelTimes, took_ns: float) -> Report:
-    """The report with the times of kernels and of a call."""
+def with_times(
+    report: Report, exe: Executable, times: KernelTimes, took_ns: float, busy_cores: float
+) -> Report:
+    """The report with the times of kernels and of a call, and what others used meanwhile."""
     plan = exe.lir.plan
     steps = [i for i, n in enumerate(plan.schedule) if plan.phases[n] is not Phase.PROLOGUE]
     by_step = {i: asdict(k) for i, k in zip(steps, times.kernels, strict=True)}
@@ -81,6 +86,8 @@ def with_times(report: Report, exe: Executable, times: KernelTimes, took_ns: flo
         "sizes": dict(times.sizes),
         "call_ns": took_ns,
         "roofline_share": times.roofline_share,
+        "busy_cores": busy_cores,
+        "call_busy_cores": busy_cores,
     }
     kernels = tuple(replace(k, measured=by_step.get(k.id)) for k in report.kernels)
     return replace(report, kernels=kernels, timings=timings)
@@ -92,7 +99,7 @@ def with_decisions(report: Report, found: Measurement) -> Report:
     timings = {
         **report.timings,
         "gate": summary([found]),
-        "busy_cores": found.busy_cores,
+        "busy_cores": max(found.busy_cores, report.timings.get("busy_cores", 0.0)),
         "interrupted": found.interrupted,
         "not_measured": [asdict(s) for s in found.skipped],
         "rules": {id_: t for id_, t in by_id.items() if id_ in {r.id for r in report.rules}},

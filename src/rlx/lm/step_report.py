@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from rlx.core.errors import Error
+from rlx.core.other_load import OtherLoad
 from rlx.explain.build import ops_of, report_of
 from rlx.explain.memory_floor import floor_of, read_gb_s
 from rlx.explain.report import Report
-from rlx.explain.trace import Trace
+from rlx.explain.trace import OF_REPORT, Trace
 from rlx.explain.with_measurements import call_ns, with_times
 from rlx.ir.lir import BufferPlan
 from rlx.ir.mir import Node
@@ -32,6 +33,9 @@ BY_OP = {
     "cached_attention": ATTENTION, "append": ATTENTION, "rope": ATTENTION, "rms_norm": NORMS,
 }  # fmt: skip
 SEED = 0
+NO_DECISIONS = (
+    "cost model: decisions of language models are not reversed; the step and its kernels were timed"
+)
 
 
 class StepReports:
@@ -66,16 +70,17 @@ class StepReports:
     def measured(self, seconds: float) -> Report:
         """Kernels timed in an instrumented build, calls and the bandwidth beside it."""
         report, (session, inputs) = self.planned(), self._filled()
+        load = OtherLoad()
         gb_s = read_gb_s(self._executable.backend, _moved(report))
         times = session.profile(inputs, seconds=seconds, cached_rows=self._depth)
         took = call_ns(lambda: session(*inputs), seconds)
-        timed = with_times(report, self._executable, times, took)
-        return replace(timed, timings={**timed.timings, "read_gb_s": gb_s})
+        timed = with_times(report, self._executable, times, took, load.cores())
+        return replace(timed, timings={**timed.timings, "read_gb_s": gb_s, "gate": NO_DECISIONS})
 
     def trace(self) -> Trace:
-        """A step, kernel by kernel."""
+        """A step, kernel by kernel: that of the median time of some."""
         session, inputs = self._filled()
-        return session.trace(inputs, calls=1)
+        return session.trace(inputs, calls=OF_REPORT).median_call()
 
     def _filled(self) -> tuple[Any, list[Array]]:
         """A session whose slots hold random tokens, and what a step is given behind them."""

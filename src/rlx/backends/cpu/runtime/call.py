@@ -293,8 +293,12 @@ class Entry:
         words[Word.MODE], words[Word.HOST] = mode, host
         words[Word.ARENA] = held.arena.data if held.arena else 0
         words[Word.WEIGHTS], words[Word.EXTERNALS] = held.weights[0], held.places.ctypes.data
-        code = self._support.pool.call(words.ctypes.data, self._run)
+        code = self._call(words)
         return _failure(words, code) if code else self._results(held.made, held.needs)
+
+    def _call(self, words: Array) -> int:
+        """Native code, on a context that has all it takes."""
+        return self._support.pool.call(words.ctypes.data, self._run)
 
     def step(
         self, inputs: Sequence[Array], host: int, symbols: Array
