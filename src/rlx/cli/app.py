@@ -106,7 +106,7 @@ def _done(verb: Verb, arguments: list[str]) -> int:
 def _wrong(error: typer.TyperException, arguments: list[str]) -> int:
     """A call that makes no sense, and where to read what does."""
     who = _who(arguments)
-    text = _line(error.format_message()).rstrip(".")
+    text = _line(error.format_message()).replace("Value error, ", "").rstrip(".")
     print(f"{who}: {text}. See {who} --help", file=sys.stderr)
     return 2
 

@@ -44,5 +44,9 @@ class OpenSizesError(UnsupportedError):
     """A program cannot be shown to be right for every size of named dims; for one size it can."""
 
 
+class UnknownFormatError(InputError, UnsupportedError):
+    """A file of a kind that rlx does not read."""
+
+
 class MisfitError(InputError):
     """Inputs that rlx made up do not fit a model; others may: the error says how to give them."""

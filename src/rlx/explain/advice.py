@@ -166,7 +166,8 @@ def _dims(result: CompileResult, sizes: Mapping[str, int]) -> Iterator[Advice]:
         return
     names = tuple(d.name for d in graph.dynamic_symbols)
     fixed = ", ".join(f"{n}={sizes[n]}" for n in names)
-    text = f"fix {', '.join(names)} if they never change: at {fixed} the arena shrinks"
+    change = "they never change" if len(names) > 1 else "it never changes"
+    text = f"fix {', '.join(names)} if {change}: at {fixed} the arena shrinks"
     yield Advice("fix_dims", names, text, 0.0, saved, 0)
 
 

@@ -20,6 +20,7 @@ NO_BREAK = "\u00a0"
 REGIONS = ("region", "elementwise_region")
 _NUMBER = re.compile(r"\d+")
 _SHAPES = re.compile(r"(?<=\]), ")
+_LEAF = re.compile(r"(\w+) '(.+)'")
 _LINE = re.compile(r"\.py:\d+$")
 
 
@@ -40,8 +41,11 @@ def _plain(place: str) -> str:
     """An op and the innermost name of where it is; of blocks in blocks, the outer one is a type."""
     op, at, names = place.partition(" at ")
     if not at:
-        return _name(place)
-    return f"{op} at {_name(min(names.split(', '), key=is_line))}"
+        leaf = _LEAF.fullmatch(place)
+        return f"{leaf[1]} {leaf[2]}" if leaf else _name(place)
+    inner = min(names.split(", "), key=is_line)
+    lowered = inner.removeprefix("pass lower ")
+    return f"{op} from lowering {lowered}" if lowered != inner else f"{op} at {_name(inner)}"
 
 
 def is_line(name: str) -> bool:

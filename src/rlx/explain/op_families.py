@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rlx.ops.op import Kind, table
 
 FAMILIES = (
-    "matmuls", "elementwise", "convolutions, pooling, resampling", "attention",
+    "matmuls", "elementwise kernels", "convolutions, pooling, resampling", "attention",
     "norms and reductions", "data movement", "FFT, sort, recurrence", "others",
 )  # fmt: skip
 _MATMULS, _ELEMENTWISE, _WINDOWS, _ATTENTION, _ROWS, _MOVEMENT, _SEQUENCES, _OTHERS = range(8)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlx.core.arguments import COUNT, NONE, PATH, WHOLE, Kind, takes
-from rlx.core.errors import Error, InputError, UnsupportedError
+from rlx.core.errors import Error, InputError, UnknownFormatError, UnsupportedError
 from rlx.core.files import path_of, writing
 from rlx.core.public_calls import public
 from rlx.core.sections import MAGIC, Sections
@@ -83,7 +83,7 @@ def load(
             return _program(file, threads, device)
         case _:
             what = f"rlx does not know {kind!r} files" if kind else "its name has no suffix"
-            raise InputError(f"{file}: {what}. {_KNOWN}")
+            raise UnknownFormatError(f"{file}: {what}. {_KNOWN}")
 
 
 def _held(source: Any, threads: int | None, device: int | None) -> Any:

@@ -100,7 +100,9 @@ class Node(Operators, NodeBase):
         name = self.attrs.get("name")
         what = f"{self.op} {name!r}" if isinstance(name, str) else self.op
         places = [o for o in self.origins if o.kind != "phase"]
-        return f"{what} at {places[0]}" if places else f"{what} (node {self.index})"
+        if places:
+            return f"{what} at {places[0]}"
+        return what if isinstance(name, str) else f"{what} (node {self.index})"
 
     @property
     def is_steady(self) -> bool:
