@@ -23,6 +23,11 @@ def deep_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def branched_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reports.page(reports.branched(), tmp_path_factory.mktemp("page") / "branched.html")
+
+
+@pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return reports.page(reports.layered(), tmp_path_factory.mktemp("page") / "report.html")
 

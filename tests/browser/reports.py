@@ -54,6 +54,16 @@ def layered(layers: int = LAYERS) -> Model:
     return rlx.compile(g, "cpu", params=weights), given
 
 
+def branched() -> Model:
+    """Kernels beside each other, whose results have shapes that are wider than their cards."""
+    dims = (10, 1, 11, 1, 12, 1, 13, 14)
+    g = rlx.Graph("branched")
+    x = g.exp(g.input("x", rlx.Shape(dims)))
+    beside = [g.cumsum(g.softmax(x, axis=axis), axis=axis) for axis in (0, 2, 4)]
+    g.set_outputs([g.sum(y, axes=list(range(len(dims)))) for y in beside])
+    return rlx.compile(g, "cpu"), {"x": np.ones(dims, np.float32)}
+
+
 def page(model: Model, path: Path) -> Path:
     exe, given = model
     report = timed_report(exe, given, seconds=0.05)

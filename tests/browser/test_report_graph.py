@@ -120,6 +120,21 @@ def test_arrows_shapes_inputs_and_outputs(opened: Opens) -> None:
     assert sorts.count("output") == 2
 
 
+@pytest.mark.parametrize("mode", ["compiled", "original"])
+def test_shapes_are_written_apart(opened: Opens, branched_page: Path, mode: str) -> None:
+    window = opened("graph", file=branched_page)
+    _pick(window, "Which graph", mode)
+    boxes = window.each(
+        ".shapes text",
+        "((b) => [b.x, b.y, b.x + b.width, b.y + b.height, e.textContent])(e.getBBox())",
+    )
+    assert sum(b[4] == "f32[10, 1, 11, 1, 12, 1, 13, 14]" for b in boxes) > 3
+    for i, a in enumerate(boxes):
+        for b in boxes[i + 1 :]:
+            is_apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] + 2 or b[3] <= a[1] + 2
+            assert is_apart, (a, b)
+
+
 def test_layers_fold(opened: Opens) -> None:
     window = opened("graph")
     window.click("button[title^=Fold]")

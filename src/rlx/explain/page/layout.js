@@ -102,12 +102,15 @@ function aligned(rows) {
   }
 }
 
+/** From its left edge to the right end of itself, or of the shapes that are written below it. */
+const spanOf = (item) => Math.max(item.w, item.card ? item.w / 2 + (item.card.beside ?? 0) : 0);
+
 /** Blocks of items that would overlap are moved together to the mean of what they wish for. */
 function spread(row, wishes) {
   const blocks = [];
   row.forEach((item, i) => {
     const weight = item.card ? 20 : 1; // cards keep their places, edges make way
-    blocks.push({ items: [item], offset: [0], w: item.w, weight, sum: weight * (wishes[i] - item.w / 2) });
+    blocks.push({ items: [item], offset: [0], w: spanOf(item), weight, sum: weight * (wishes[i] - item.w / 2) });
     while (blocks.length > 1) {
       const b = blocks[blocks.length - 1], a = blocks[blocks.length - 2];
       if (a.sum / a.weight + a.w + GAP <= b.sum / b.weight) break;
@@ -147,7 +150,7 @@ function inColumns(rows, high, height) {
   const close = (to) => {
     const items = rows.slice(from, to).flat();
     const left = Math.min(0, ...items.map((i) => i.x)), least = items.length ? Math.min(...items.map((i) => i.x)) : left;
-    const right = Math.max(least + 1, ...items.map((i) => i.x + Math.max(i.w, i.card ? i.w / 2 + (i.card.beside ?? 0) : 0)));
+    const right = Math.max(least + 1, ...items.map((i) => i.x + spanOf(i)));
     columns.push({ from, to, left: least, at });
     at += right - least + 2.5 * GAP;
     lowest = Math.max(lowest, y - BETWEEN);
@@ -174,5 +177,5 @@ function route(a, chain, b) {
 
 function around([x1, y1], [x2, y2], isSame, a, b) {
   const gap = isSame ? Math.max(a.x + a.w, b.x + b.w) + GAP / 2 : b.column - GAP * 0.8;
-  return `M${x1} ${y1}V${y1 + 18}H${gap}V${y2 - 18 - (b.card?.top ?? 0)}H${x2}V${y2}`;
+  return `M${x1} ${y1}V${y1 + 33}H${gap}V${y2 - 18 - (b.card?.top ?? 0)}H${x2}V${y2}`;
 }

@@ -19,7 +19,8 @@ function pane(graph, chosen, zoomed) {
     const { cards: shown, edges, home } = folded(graph, self.open, self.hasLate);
     const box = { w: Math.max(200, frame.clientWidth - 40), h: Math.max(200, frame.clientHeight - 50) };
     const byKey = new Map(shown.map((c) => [c.key, c]));
-    for (const e of edges) { const from = byKey.get(e.from); from.beside = Math.max(from.beside ?? 0, 10 + widthOf(shapesText(e), 10.5)); }
+    for (const c of shown) c.beside = 0;
+    for (const e of edges) { const from = byKey.get(e.from); if (from.sort !== "input") from.beside = Math.max(from.beside, 10 + widthOf(shapesText(e), 10.5)); }
     self.home = home;
     self.size = laidOut(shown, edges.map((e) => [e.from, e.to, e.isStub]), box);
     self.where = new Map(shown.map((c) => [c.key, c]));
