@@ -185,6 +185,7 @@ def test_values_that_an_annotation_does_not_allow(
         (Mapping[str, int], [{}, {"a": 1}], [{1: 1}, {"a": "b"}, []], "a dict"),
         (Callable[..., Any], [len, int], [3, "len"], "a function"),
         (tuple[int, ...], [(), (1, 2), [3]], [("a",), 3], "a list of whole numbers"),
+        (Sequence[tuple[str, int]], [[("a", 1)], []], [[("a", "b")], [("a",)], [1]], "a list"),
         (rlx.Error, [rlx.Error()], [ValueError()], "an Error"),
         (Any, [3, None, object()], [], "an Any"),
     ],

@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin, is_typeddict
 
@@ -83,7 +83,12 @@ def fits(value: Any, hint: Any) -> bool:
         given: Mapping[Any, Any] = value
         return all(fits(k, args[0]) and fits(v, args[1]) for k, v in given.items())
     is_list = _is_collection(kind) and isinstance(value, list | tuple | set | frozenset)
-    return not is_list or not args or all(fits(v, args[0]) for v in value)  # pyright: ignore
+    if not is_list or not args:
+        return True
+    several: Collection[Any] = value
+    if kind is tuple and Ellipsis not in args:
+        return len(several) == len(args) and all(map(fits, several, args))
+    return all(fits(v, args[0]) for v in several)
 
 
 def _is_instance(value: Any, kind: Any) -> bool:
