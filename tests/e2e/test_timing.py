@@ -303,6 +303,8 @@ def test_the_summary_counts_confirmed_verdicts() -> None:
     text = summary([Measurement("m", {}, 100.0, found)])
     assert "4 decisions reversed and measured (1 of them refusals)" in text
     assert "2 confirmed, 1 refuted, 1 within noise" in text
+    taken = summary([Measurement("m", {}, 100.0, (found[0], found[2]))])
+    assert "2 decisions reversed and measured: 1 confirmed" in taken
     assert "2 of 3 have the right sign" in text
     assert "median predicted/measured 1.25 where both have one sign" in text  # of 2 and 0.5
 

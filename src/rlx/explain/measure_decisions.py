@@ -123,10 +123,12 @@ def summary(measurements: Iterable[Measurement]) -> str:
     large = [m for m in every if m.share >= LEAST_SHARE]
     certain = [m for m in every if m.is_certain]
     confirmed = sum(m.is_right for m in certain)
+    refusals = sum(not m.verdict for m in every)
+    of_them = f" ({refusals} of them refusals)" if refusals else ""
     text = (
-        f"cost model: {counted(len(every), 'decision')} reversed and measured "
-        f"({sum(not m.verdict for m in every)} of them refusals): {confirmed} confirmed, "
-        f"{len(certain) - confirmed} refuted, {len(every) - len(certain)} within noise"
+        f"cost model: {counted(len(every), 'decision')} reversed and measured{of_them}: "
+        f"{confirmed} confirmed, {len(certain) - confirmed} refuted, "
+        f"{len(every) - len(certain)} within noise"
     )
     ratios = [m.ratio for m in large if m.ratio is not None and m.ratio > 0]
     if large:
