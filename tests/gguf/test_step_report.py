@@ -81,5 +81,13 @@ def test_the_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     held = json.loads(capsys.readouterr().out)
     assert held["step"] == {"tokens": 1, "sequences": 2, "depth": 9}
     assert '"part":"attention projections"' in page.read_text("utf-8")
+    measure = [*asked[:4], "--measure", "--seconds", "0.01", "--threads", "1"]
+    assert main(measure) == 0
+    said = capsys.readouterr().out
+    assert "decisions of language models are not reversed" in " ".join(said.split())
+    assert main([*measure, "--most", "3"]) != 0
+    assert "--most: decisions of language models are not reversed" in capsys.readouterr().err
     assert main(["explain", str(path), "--dim", "seq=2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] is None
+    assert main(["explain", str(path), "--dim", "seq=2", "--depth", "9"]) != 0
+    assert "--depth: this is no step" in capsys.readouterr().err

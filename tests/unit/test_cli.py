@@ -357,6 +357,9 @@ def test_explain_measures(
     assert "</html>" in Path("report.html").read_text()
     assert "cuda" in called(capsys, "explain", path, *quick, "--target", "cuda", code=1)
     called(capsys, "explain", path, "--most", "0", code=2)
+    assert "Add --measure" in called(capsys, "explain", path, "--seconds", "1", code=1)
+    assert "with --measure" in called(capsys, "explain", path, "--most", "2", code=1)
+    assert "no step" in called(capsys, "explain", path, "--depth", "9", code=1)
 
 
 def test_diff(model: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

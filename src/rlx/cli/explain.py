@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
     from rlx.runtime.fitting_inputs import MadeUp
 
-Most = Annotated[int, typer.Option("--most", min=1, help="Decisions that are reversed at most.")]
+Most = Annotated[
+    int | None,
+    typer.Option("--most", min=1, help="Decisions that are reversed at most. (default: 40)"),
+]
 Seconds = Annotated[
-    float, typer.Option("--seconds", min=0.01, help="How long each of them is timed.")
+    float | None,
+    typer.Option("--seconds", min=0.01, help="How long each build is timed. (default: 1)"),
 ]
 Html = Annotated[
     str | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
@@ -38,10 +42,16 @@ Svg = Annotated[
     str | None, typer.Option("--svg", metavar="FILE", help="Write the arena's timeline, as SVG.")
 ]
 Tokens = Annotated[
-    int, typer.Option("--tokens", min=1, help="Of a language model's step, each sequence.")
+    int | None,
+    typer.Option("--tokens", min=1, help="Of a language model's step, each sequence. (default: 1)"),
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences of a step.")]
-Depth = Annotated[int, typer.Option("--depth", min=0, help="Tokens cached before a step.")]
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, help="Sequences of a step. (default: 1)")
+]
+Depth = Annotated[
+    int | None, typer.Option("--depth", min=0, help="Tokens cached before a step. (default: 512)")
+]
+SECONDS, MOST, STEP = 1.0, 40, (1, 1, 512)
 EXAMPLE = "rlx explain model.onnx --measure --html report.html"
 
 
@@ -58,19 +68,22 @@ def verb(
     ] = None,
     is_measured: Annotated[
         bool,
-        typer.Option("--measure", help="Time the kernels; reverse decisions, and time that, too."),
+        typer.Option(
+            "--measure",
+            help="Time the kernels, and (not of language models) builds with decisions reversed.",
+        ),
     ] = False,
-    most: Most = 40,
-    seconds: Seconds = 1.0,
+    most: Most = None,
+    seconds: Seconds = None,
     html: Html = None,
     svg: Svg = None,
     has_all: Annotated[
         bool, typer.Option("--all", help="Every decision and kernel, however small.")
     ] = False,
     has_plan: Annotated[bool, typer.Option("--plan", help="The buffer plan as well.")] = False,
-    tokens: Tokens = 1,
-    batch: Batch = 1,
-    depth: Depth = 512,
+    tokens: Tokens = None,
+    batch: Batch = None,
+    depth: Depth = None,
     kv: options.KvCache = None,
     threads: options.Threads = None,
     f64: options.Doubles = None,
@@ -95,15 +108,20 @@ def verb(
     from rlx.cli import inputs
 
     wanted, axes = inputs.Wanted.of(files, params, dims, seed), options.mesh_of(mesh)
-    if not (files or params or dims) and _is_step(model, target):
+    is_step = not (files or params or dims) and _is_step(model, target)
+    is_timed = is_measured or bool(html and _times_kernels(target))
+    of_step = {"--tokens": tokens, "--batch": batch, "--depth": depth, "--kv": kv}
+    _refuse_idle(is_step, is_measured, is_timed, {"--most": most, "--seconds": seconds, **of_step})
+    if is_step:
+        step = tuple(d if n is None else n for n, d in zip((tokens, batch, depth), STEP))
         report, plan, trace = _step(
-            (model, target, threads, kv), (tokens, batch, depth),
-            (is_measured, bool(html), seconds),
-        )  # fmt: skip
+            (model, target, threads, kv), step, (is_timed, bool(html), seconds or SECONDS)
+        )
         made: MadeUp | None = None
-    elif is_measured or (html and _times_kernels(target)):
+    elif is_timed:
         run = _Run.of(model, target, threads, wanted, axes, f64)
-        report, plan = run.report(is_measured, most, seconds), run.program.lir.plan
+        report = run.report(is_measured, most or MOST, seconds or SECONDS)
+        plan = run.program.lir.plan
         made = run.made
         trace = run.trace() if html else None
     else:
@@ -121,6 +139,26 @@ def verb(
     elif not html or is_measured:
         _show(report, has_all, plan.report() if has_plan else "")
     return _noted(report)
+
+
+def _refuse_idle(
+    is_step: bool, is_measured: bool, is_timed: bool, given: Mapping[str, object]
+) -> None:
+    """Options that would do nothing are refused."""
+    from rlx.core.errors import Error
+
+    idle = {
+        "--most": (not is_measured, "decisions are reversed with --measure alone. Add it"),
+        "--seconds": (not is_timed, "nothing is timed. Add --measure"),
+    }
+    if is_step:
+        idle["--most"] = True, "decisions of language models are not reversed. Leave it out"
+    else:
+        why = "this is no step of a language model with caches of its own. Leave it out"
+        idle |= dict.fromkeys(("--tokens", "--batch", "--depth", "--kv"), (True, why))
+    for name, (is_idle, why) in idle.items():
+        if is_idle and given[name] is not None:
+            raise Error(f"explain {name}: {why}.")
 
 
 def _noted(report: Report) -> int:
@@ -159,19 +197,18 @@ def _is_step(model: str, target: str) -> bool:
 
 def _step(
     asked: tuple[str, str, int | None, str | None],
-    step: tuple[int, int, int],
+    step: tuple[int, ...],
     how: tuple[bool, bool, float],
 ) -> tuple[Report, BufferPlan, Trace | None]:
     """The report of a decoder's step; measured where that is asked for, or a page shows it."""
     from rlx import lm
     from rlx.lm.model import DEFAULT_CONTEXT
 
-    (model, target, threads, kv), (is_measured, has_page, seconds) = asked, how
-    tokens, _, depth = step
+    (model, target, threads, kv), (is_timed, has_page, seconds) = asked, how
+    tokens, batch, depth = step
     context = tokens + depth if tokens + depth > DEFAULT_CONTEXT else None
     made = lm.load(model, target=target, threads=threads, context=context, slots=1, kv=kv)
-    reports = made.step_reports(*step)
-    is_timed = is_measured or (has_page and _times_kernels(target))
+    reports = made.step_reports(tokens, batch, depth)
     report = reports.measured(seconds) if is_timed else reports.planned()
     return report, made.executable.lir.plan, reports.trace() if has_page and is_timed else None
 
@@ -231,7 +268,7 @@ class _Run:
         if not is_measured:
             from rlx.explain.with_measurements import timed_report
 
-            return timed_report(self.program, self.given, call=self.call)
+            return timed_report(self.program, self.given, seconds=seconds, call=self.call)
         from rlx.explain.with_measurements import measured_report
 
         journal = self._journal(seconds)
