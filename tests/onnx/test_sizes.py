@@ -438,3 +438,45 @@ def test_rows_are_stacked_where_they_are() -> None:
     (loop,) = (n for n in model.graph.order() if n.op == "while")
     assert loop.attrs["num_rows"] == 1
     assert not any(n.op.startswith("scatter") for n in loop.attrs["body"].order())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "f{0} = Neg({0}) p{0} = Mod(f{0}, k)",
+        "f{0} = Mod({0}, k) g{0} = Sub(k, f{0}) p{0} = Mod(g{0}, k)",
+    ],
+)
+@pytest.mark.parametrize("k", [2, 4, 7])
+def test_windows_of_an_image_that_is_filled_up_to_whole_ones(
+    k: int, fill: str, target: str
+) -> None:
+    """As Swin cuts an image into windows, and joins them again."""
+    text = f"""
+    agraph (float[B, H, W] x) => (float[B, H, W] y) {{
+        zero = Constant <value_ints = [0]> () one = Constant <value_ints = [1]> ()
+        two = Constant <value_ints = [2]> () three = Constant <value_ints = [3]> ()
+        k = Constant <value_ints = [{k}]> ()
+        dims = Shape(x) b = Slice(dims, zero, one) h = Slice(dims, one, two)
+        w = Slice(dims, two, three)
+        {fill.format("h")} {fill.format("w")}
+        ends = Concat <axis = 0> (zero, zero, zero, zero, ph, pw)
+        whole = Pad(x, ends) hp = Add(h, ph) wp = Add(w, pw)
+        rows = Div(hp, k) columns = Div(wp, k)
+        cut = Concat <axis = 0> (b, rows, k, columns, k)
+        tiles = Reshape(whole, cut)
+        windows = Transpose <perm = [0, 1, 3, 2, 4]> (tiles)
+        least = ReduceMin <keepdims = 1> (windows, three)
+        apart = Sub(windows, least)
+        back = Transpose <perm = [0, 1, 3, 2, 4]> (apart)
+        joined = Concat <axis = 0> (b, hp, wp)
+        image = Reshape(back, joined)
+        size = Concat <axis = 0> (h, w)
+        start = Concat <axis = 0> (zero, zero) axes = Concat <axis = 0> (one, two)
+        y = Slice(image, start, size, axes)
+    }}
+    """
+    rng = np.random.default_rng(k)
+    images = [rng.normal(size=(2, h, w)).astype(np.float32) for h, w in ((5, 9), (8, 7), (1, 14))]
+    agree(text, target, *((x,) for x in images))

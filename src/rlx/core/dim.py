@@ -86,10 +86,9 @@ class Dim:
     def bounds(self) -> Interval:
         """Least and greatest value over the symbols' ranges; None where there is none."""
         if self._bounds is None:
-            low, high = self.interval
-            if (low is None or low < 0) and len(self.terms) > 1 and _is_never_negative(self):
-                low = 0
-            self._bounds = low, high
+            from rlx.core.proofs import proved_bounds
+
+            self._bounds = self.interval if len(self.terms) == 1 else proved_bounds(self)
         return self._bounds
 
     @property
@@ -251,17 +250,10 @@ def round_up(dim: DimLike, to: int = 64) -> DimLike:
 def provably_le(a: DimLike, b: DimLike) -> bool:
     """Is a ≤ b for every size the symbols can take? False also where it is not known, as where a
     proof would be too large: that is no reason to refuse sizes which are not."""
-    try:
-        return _is_never_negative(b - a)
-    except GraphError:
-        return False
-
-
-def _is_never_negative(dim: DimLike) -> bool:
     from rlx.core.proofs import is_never_negative
 
     try:
-        return is_never_negative(dim)
+        return is_never_negative(b - a)
     except GraphError:
         return False
 
@@ -484,7 +476,7 @@ def ordered_call(fn: str, a: DimLike, b: DimLike) -> Call:
 
 
 def _mod(a: DimLike, b: DimLike) -> DimLike:
-    """a % b, by a - (a // b)·b where that is a polynomial."""
+    """a % b = a - (a // b)·b; of -a it is a up to the next multiple, (a + b - 1) // b · b - a."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return safe_mod(a, b)
     if isinstance(b, Dim):
@@ -496,4 +488,7 @@ def _mod(a: DimLike, b: DimLike) -> DimLike:
         return rest % b
     if rest.min is not None and rest.min >= 0 and rest.max is not None and rest.max < b:
         return rest
-    return _call("%", rest, b)
+    first, c = rest.terms[0]
+    if 2 * c > b > 0 or (2 * c == b and dict(_terms(a))[first] < 0):
+        return rest + _floordiv(-rest + (b - 1), b) * b
+    return rest - _floordiv(rest, b) * b

@@ -24,6 +24,7 @@ from rlx.core.dim import (
     _from_terms,  # pyright: ignore[reportPrivateUsage]
     _of_symbol,  # pyright: ignore[reportPrivateUsage]
     dim_max,
+    dim_min,
     product,
     provably_le,
     symbols_of,
@@ -112,7 +113,9 @@ def measure(dims: Sequence[DimLike], found: Sequence[int]) -> dict[str, int]:
 
 def ceiling(dim: DimLike) -> DimLike:
     """What `dim` never exceeds, in sizes that are known before a graph runs."""
-    return _range(dim)[1]
+    most = _range(dim)[1]
+    known = dim.max if is_measured(dim) and isinstance(dim, Dim) else None
+    return most if known is None else dim_min(most, known)
 
 
 def floor(dim: DimLike) -> DimLike:

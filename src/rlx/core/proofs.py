@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -26,6 +27,7 @@ from rlx.core.dim import (
 from rlx.core.dim import _terms as terms_of  # pyright: ignore[reportPrivateUsage]
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.extent import floor
+from rlx.core.intervals import Interval
 
 MAX_CASES = 3
 """How many `max` and `min` of a size are looked at argument by argument."""
@@ -39,6 +41,29 @@ def is_never_negative(dim: DimLike) -> bool:
     if any(_not_negative(each, MAX_CASES) for each in _never_greater(dim)):
         return True
     return dim.is_measured and _is_never_negative_at_least(dim)
+
+
+def proved_bounds(dim: Dim) -> Interval:
+    """The bounds term by term, and those without quotients: h - 4·(h // 4) is at most 3."""
+    low, high = dim.interval
+    if any(quotient_in(m) for m, _ in dim.terms):
+        least, most = _least_without_quotients(dim), _least_without_quotients(-dim)
+        low = max((v for v in (low, least) if v is not None), default=None)
+        if most is not None:
+            high = -most if high is None else min(high, -most)
+    if low is None or low < 0:
+        with suppress(GraphError):
+            low = 0 if is_never_negative(dim) else low
+    return low, high
+
+
+def _least_without_quotients(dim: DimLike) -> int | None:
+    try:
+        lower, k = _replaced(dim, lambda _, __: True)
+    except GraphError:
+        return None
+    low = lower.interval[0] if isinstance(lower, Dim) else lower
+    return None if low is None else -(-low // k)
 
 
 def _is_never_negative_at_least(dim: Dim) -> bool:
