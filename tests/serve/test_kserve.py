@@ -164,3 +164,23 @@ def test_strings_and_half_floats() -> None:
         for is_binary in (False, True):
             head, data = tensor_of("t", values, is_binary=is_binary)
             assert np.array_equal(array_of(Fields(head), Binary(data)), values)
+
+
+def test_a_name_with_slashes() -> None:
+    serving.skip_without_packages()
+    from rlx.serve import Settings, tensor_model_app
+
+    app = tensor_model_app(executable(), Settings(name="org/net"), 1)
+    with serving.running(app) as (address, _):
+        port = int(address.rpartition(":")[2])
+        for name in ("org/net", "org%2Fnet"):
+            for path in ("", "/ready", "/versions/1", "/versions/1/ready"):
+                assert sent(port, "GET", f"/v2/models/{name}{path}")[0] == 200
+            body = json.dumps({"inputs": inputs()}).encode()
+            assert sent(port, "POST", f"/v2/models/{name}/versions/1/infer", body)[0] == 200
+        assert sent(port, "GET", "/v2/models/net")[0] == 404
+
+
+def test_inputs_that_are_there_twice(port: int) -> None:
+    status, answer = infer(port, inputs=[*inputs(), inputs()[0]])
+    assert (status, answer["error"]) == (400, "there are two inputs 'x'.")

@@ -143,8 +143,8 @@ def test_tools(client: Any, choice: Any) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
         {"role": "tool", "tool_call_id": call.id, "content": "3"},
     ]
-    after = client.chat.completions.create(**{**how, "tool_choice": "none", "messages": results},
-                                           max_tokens=4)  # fmt: skip
+    how |= {"tool_choice": "none", "messages": results, "max_tokens": 4}
+    after = client.chat.completions.create(**how, extra_body={"ignore_eos": True})
     assert after.choices[0].finish_reason == "length"
 
 
@@ -157,6 +157,9 @@ def test_models_and_tokens(server: Running, client: Any) -> None:
     assert found["tokens"] == server.lm.tokenizer.encode("hello", begin=False)
     back: Any = client.post(f"{server.address}/detokenize", body=found, cast_to=object)
     assert back["content"] == " hello"
+    with pytest.raises(openai.BadRequestError, match="integers below") as caught:
+        client.post(f"{server.address}/detokenize", body={"tokens": [10**30]}, cast_to=object)
+    assert "/" not in caught.value.body["message"]  # no path of this machine
 
 
 def test_embeddings(server: Running, client: Any) -> None:
@@ -166,6 +169,8 @@ def test_embeddings(server: Running, client: Any) -> None:
         made = client.embeddings.create(model=MODEL, input=texts, **how)
         assert np.allclose([d.embedding for d in made.data], expected, atol=1e-7)  # one rounding
     assert made.usage.prompt_tokens == sum(len(server.lm.tokens_of(t)) for t in texts)
+    many = client.embeddings.create(model=MODEL, input=["hello"] * 200)
+    assert len(many.data) == 200
     for wrong in ({"input": []}, {"input": "a", "dimensions": 7}, {"input": {"a": 1}}):
         with pytest.raises(openai.BadRequestError):
             client.embeddings.create(model=MODEL, **wrong)

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,13 +47,17 @@ def is_idle(server: Running) -> bool:
 def opened(server: Running, body: Any = LONG) -> socket.socket:
     """A request that is sent, and its first bytes read."""
     made = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    made.sendall(request_of(body))
+    return made
+
+
+def request_of(body: Any) -> bytes:
     data = json.dumps(body).encode()
     head = (
         "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(data)}\r\n\r\n"
     )
-    made.sendall(head.encode() + data)
-    return made
+    return head.encode() + data
 
 
 @pytest.mark.parametrize(
@@ -201,6 +206,98 @@ def test_a_client_that_reads_slowly_holds_up_nobody(server: Running) -> None:
         found += slow.recv(64)
     assert found.count(b"data: ") > 2
     slow.close()
+
+
+def test_a_client_that_does_not_read_is_cut_off(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    until(lambda: is_idle(server))
+    body = {**LONG, "n": 16, "max_tokens": 900, "logprobs": 5}
+    with serving(server.lm, stall_s=0.2) as hasty:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", hasty.port))
+        client.sendall(request_of(body))
+        until(lambda: "cut off" in caplog.text)
+        until(lambda: is_idle(server))
+        found = b""
+        with suppress(ConnectionResetError):
+            while part := client.recv(1 << 20):
+                found += part
+        client.close()
+    assert b"data: {" in found
+    assert b"[DONE]" not in found
+    assert not [r for r in caplog.records if r.exc_info]
+
+
+def test_the_system_drops_connections_that_stall() -> None:
+    from rlx.serve.server import bound
+
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None:
+        pytest.skip("this system has no limit of its own")
+    with bound("127.0.0.1", 0, stall_s=2.5) as listening:
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with client, accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, option) == 2500
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise them."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, MemoryError, Panic])
+def test_faults_of_the_engine_are_500(
+    server: Running, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    until(lambda: is_idle(server))
+    body = json.dumps({**LONG, "max_tokens": 4, "stream": False}).encode()
+
+    def fail(parts: Any) -> Any:
+        raise kind("broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(server.lm.engine._cache, "step", fail)
+        status, answer = post(server, body)
+    assert (status, answer["error"]["type"]) == (500, "server_error")
+    assert post(server, body)[0] == 200
+
+
+def test_methods_that_a_route_has(server: Running) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    for method, path, status, allowed in (
+        ("HEAD", "/v1/models", 200, None),
+        ("OPTIONS", "/v1/models", 405, {"GET", "HEAD"}),
+        ("GET", "/v1/completions", 405, {"POST"}),
+    ):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        answer.read()
+        named = answer.headers["Allow"]
+        assert answer.status == status
+        assert (named and set(named.split(", "))) == allowed
+    connection.close()
+
+
+def test_requests_in_a_pipeline_are_answered_in_turn(server: Running) -> None:
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    for tokens in (5, 3, 1):
+        client.sendall(request_of({**LONG, "stream": False, "max_tokens": tokens}))
+    found = b""
+    while found.count(b"completion_tokens") < 3:
+        found += client.recv(65536)
+    client.close()
+    assert re.findall(rb'"completion_tokens":(\d+)', found) == [b"5", b"3", b"1"]
+
+
+def test_numbers_without_a_fraction_are_integers(server: Running) -> None:
+    body = b'{"prompt": "hello", "max_tokens": 3.0, "n": 2e0, "ignore_eos": true}'
+    status, answer = post(server, body)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 6)
+    status, answer = post(server, b'{"prompt": "hello", "max_tokens": 3.5}')
+    assert (status, answer["error"]["param"]) == (400, "max_tokens")
 
 
 def test_a_full_queue_refuses(server: Running) -> None:

@@ -90,6 +90,8 @@ class Fields:
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
         value = self._data.get(name, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self._wrong(name, f"an integer from {least:,} to {most:,}")
         return value

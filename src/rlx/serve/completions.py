@@ -25,7 +25,7 @@ from rlx.serve.settings import Settings
 from rlx.serve.turns import Turns
 
 KNOWN = SHARED | {"prompt", "echo", "logprobs", "best_of"}
-DEFAULT_TOKENS, MAX_LIKELIEST = 16, 5
+MAX_PROMPTS, DEFAULT_TOKENS, MAX_LIKELIEST = 64, 16, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Completions:
         most = max_tokens_of(fields, "max_tokens", least=0 if echoes else 1)
         most = DEFAULT_TOKENS if most is None else most
         lm, settings = self._served.lm, self._served.settings
-        given = given_prompts(fields, "prompt")
+        given = given_prompts(fields, "prompt", MAX_PROMPTS)
         prompts = tokens_of(lm, given)
         requests = requests_of(
             lm, settings, fields, prompts, max_tokens=max(1, most), logprobs=likeliest

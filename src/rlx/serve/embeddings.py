@@ -20,6 +20,8 @@ from rlx.serve.sampling import check_model
 from rlx.serve.turns import Turns
 
 KNOWN = ("input", "model", "encoding_format", "dimensions", "user")
+MAX_TEXTS = 2048
+"""As OpenAI has it: clients send thousands in parts of so many."""
 
 
 class Embeddings:
@@ -37,7 +39,7 @@ class Embeddings:
         if kind not in ("float", "base64"):
             text = "'encoding_format' must be float or base64."
             raise Refused(400, text, param="encoding_format")
-        given = given_prompts(fields, "input")
+        given = given_prompts(fields, "input", MAX_TEXTS)
         prompts = await asyncio.to_thread(tokens_of, self._served.lm, given)
         async with asyncio.timeout(self._served.settings.timeout_s):
             made = await unless_left(request, self._embedded(prompts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -20,16 +21,26 @@ KINDS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     429: "rate_limit_error",
 }  # fmt: skip
+HEADERS = {
+    401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"},
+}  # fmt: skip
 
 
 class Refused(Exception):
     """A request that gets an error: its status, what is wrong, and with which field."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self._headers = dict(headers or {})
 
     @property
     def body(self) -> dict[str, Any]:
@@ -39,9 +50,7 @@ class Refused(Exception):
 
     def response(self, path: str = "") -> Response:
         """The answer; KServe's protocol, below /v2, has the text alone."""
-        headers = {"Retry-After": "1"} if self.status in (429, 503) else None
-        if self.status == 401:
-            headers = {"WWW-Authenticate": "Bearer"}
+        headers = {**HEADERS.get(self.status, {}), **self._headers}
         body = {"error": self.message} if path.startswith("/v2") else self.body
         return JSONResponse(body, self.status, headers)
 
@@ -57,7 +66,7 @@ def refusal(error: Exception) -> Refused:
     if isinstance(error, Error) and not isinstance(error, FAULTS):
         return Refused(400, str(error))
     if isinstance(error, HTTPException):
-        return Refused(error.status_code, error.detail)
+        return Refused(error.status_code, error.detail, headers=error.headers)
     if isinstance(error, TimeoutError):
         return Refused(504, "the answer took too long.", code="timeout")
     LOG.error("an error of the server", exc_info=error)

@@ -44,11 +44,12 @@ class TensorModel:
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
         ]
-        for at in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        # a name may have slashes: the shortest path comes last
+        for at in ("/v2/models/{name:path}/versions/{version}", "/v2/models/{name:path}"):
             found += [
-                Route(at, self.metadata),
                 Route(f"{at}/ready", self.model_ready),
                 Route(f"{at}/infer", self.infer, methods=["POST"]),
+                Route(at, self.metadata),
             ]
         return found
 
@@ -79,7 +80,12 @@ class TensorModel:
     async def infer(self, request: Request) -> Response:
         self._check(request)
         fields, binary = await self._read(request)
-        given = {t.text("name"): array_of(t, binary) for t in _tensors(fields, "inputs")}
+        given: dict[str, Array] = {}
+        for tensor in _tensors(fields, "inputs"):
+            name = tensor.text("name")
+            if name in given:
+                raise Refused(400, f"there are two inputs {name[:80]!r}.")
+            given[name] = array_of(tensor, binary)
         binary.check_empty()
         asked = _asked(fields)
         async with asyncio.timeout(self._settings.timeout_s):

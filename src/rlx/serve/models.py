@@ -52,8 +52,9 @@ class Models:
         fields = await self._fields(request)
         fields.only(("tokens", "model"))
         ids = fields.items("tokens")
-        if not all(type(i) is int for i in ids):
-            raise Refused(400, "'tokens' must be integers.", param="tokens")
+        count = len(self._lm.tokenizer.texts)
+        if not all(type(i) is int and 0 <= i < count for i in ids):
+            raise Refused(400, f"'tokens' must be integers below {count:,}.", param="tokens")
         return JSONResponse({"content": self._lm.tokenizer.decode(ids).decode(errors="replace")})
 
     async def _fields(self, request: Request) -> Fields:

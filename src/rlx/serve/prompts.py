@@ -15,17 +15,16 @@ from rlx.serve.body import Fields
 from rlx.serve.errors import Refused
 from rlx.serve.sampling import check_length
 
-MAX_PROMPTS = 64
 Likeliest = tuple[tuple[int, float], ...]
 
 
-def given_prompts(fields: Fields, name: str) -> list[str | list[int]]:
+def given_prompts(fields: Fields, name: str, most: int) -> list[str | list[int]]:
     """A text, several texts, tokens, or several of tokens."""
     given = fields.raw(name)
     listed = [given] if isinstance(given, str) or _is_tokens(given) else given
-    is_list = isinstance(listed, list) and 1 <= len(listed) <= MAX_PROMPTS
+    is_list = isinstance(listed, list) and 1 <= len(listed) <= most
     if not is_list or not all(isinstance(p, str) or _is_tokens(p) for p in listed):
-        text = f"{name!r} must be texts or tokens, at most {MAX_PROMPTS}."
+        text = f"{name!r} must be texts or tokens, at most {most:,}."
         raise Refused(400, text, param=name)
     return listed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from rlx.serve.errors import refusal
 
+LOG = logging.getLogger("rlx")
 T = TypeVar("T")
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -72,7 +74,8 @@ class EventStream(Response):
                 async for event in self._events:
                     await self._write(send, _event(json.dumps(event, ensure_ascii=False)))
         except _Stalled:
-            raise  # an unfinished answer: the connection is closed
+            LOG.warning("a client that reads nothing is cut off")
+            return  # an unfinished answer: the connection is closed
         except Exception as error:
             await self._write(send, _event(json.dumps(refusal(error).body)))
         await self._write(send, _event("[DONE]"))

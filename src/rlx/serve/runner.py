@@ -133,7 +133,7 @@ class Runner:
     def _step(self) -> bool:
         try:
             return self._engine.step()
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             LOG.exception("a step of the engine failed")
             self._engine.abort(InternalError(f"a step failed: {type(error).__name__}."))
             return True

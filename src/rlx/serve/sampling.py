@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rlx.lm.generation import Request
@@ -87,23 +88,23 @@ def requests_of(
         "logprobs": logprobs,
         "context_shift": settings.context_shift,
         "ignore_end": fields.flag("ignore_eos"),
-        **(form or _form(fields)),
     }
-    made: list[Request] = []
-    for prompt in prompts:
-        room = _room(lm, prompt)
-        made += with_seeds(lm.request(prompt, max_tokens=max_tokens or room, **how), n)
-    return made
+    rooms = [
+        _room(lm, prompt, "prompt" if fields.has("prompt") else "messages") for prompt in prompts
+    ]
+    single = [lm.request(p, max_tokens=max_tokens or r, **how) for p, r in zip(prompts, rooms)]
+    shared = lm.request(prompts[0], **(form or _form(fields))).constraint
+    return [r for s in single for r in with_seeds(replace(s, constraint=shared), n)]
 
 
-def _room(lm: LanguageModel, prompt: Sequence[int]) -> int:
+def _room(lm: LanguageModel, prompt: Sequence[int], name: str) -> int:
     """Tokens that an answer may have."""
     room = lm.context - len(prompt)
     if room < 1:
         raise Refused(
             400,
             f"the prompt has {len(prompt):,} tokens, and this model's context is {lm.context:,}.",
-            param="messages",
+            param=name,
             code="context_length_exceeded",
         )
     return room

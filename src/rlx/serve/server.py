@@ -11,17 +11,21 @@ import uvicorn
 from starlette.applications import Starlette
 
 from rlx.core.errors import Error
+from rlx.serve.settings import STALL_S
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
 BACKLOG = 2048
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any that is free."""
+def bound(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
+    """A socket that listens; port 0 is any that is free. Where the system can, it drops connections
+    whose client has read nothing for so long, which closing them would wait for."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted sockets inherit it
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * stall_s))
         made.bind((host, port))
         made.listen(BACKLOG)
     except OSError as error:
@@ -50,6 +54,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             lifespan="on",
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,

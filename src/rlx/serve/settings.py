@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_BODY_BYTES = 8 << 20
+MAX_BODY_BYTES, STALL_S = 8 << 20, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Settings:
     """Requests that wait for a slot at most; more are refused with 429."""
     timeout_s: float = 600.0
     """From a request to the end of its answer."""
-    stall_s: float = 60.0
+    stall_s: float = STALL_S
     """For one write to a client that does not read, and for reading a body."""
     max_body_bytes: int = MAX_BODY_BYTES
     max_samples: int = 16
