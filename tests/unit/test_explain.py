@@ -556,9 +556,12 @@ def test_a_verdict_against_its_price_says_why(verdict: bool) -> None:
     """Where a kernel's schedule and the roofline disagree, the reason has both."""
     made = Decision("", "split_work", (), verdict, "so many tasks", kind="schedule")
     with_it, against = (priced_split(made, ns if verdict else -ns) for ns in (9.0, -9.0))
-    assert with_it.reason == "so many tasks"
-    assert against.reason.startswith("so many tasks")
-    assert "by bytes and FLOP alone" in against.reason
+    assert (with_it.reason, abs(with_it.predicted_ns)) == ("so many tasks", 9.0)
+    assert against.predicted_ns == 0
+    assert against.reason.startswith("so many tasks, as its loops are estimated")
+    assert (
+        f"by bytes and FLOP alone it would {'cost' if verdict else 'save'} 9 ns" in against.reason
+    )
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda", "wgpu"])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.errors import Error
+from rlx.core.units import time_text
 from rlx.cost.calibrate import processor_name
 from rlx.plan.alternatives import SPLIT
 
@@ -75,11 +76,11 @@ def _with_gain(facts: StepFacts, gain: float) -> StepFacts:
 
 
 def priced_split(made: Decision, gain: float) -> Decision:
-    """The verdict is of the schedule's estimate of its own loops, the price of the roofline's:
-    where the two disagree, the reason says so."""
-    reason = made.reason
-    if made.verdict and gain < 0:
-        reason += "; by its loops it is long enough, by bytes and FLOP alone it would not be"
-    elif not made.verdict and gain > 0:
-        reason += ", as its loops are estimated; by bytes and FLOP alone it would save time"
-    return replace(made, predicted_ns=gain, reason=reason)
+    """The verdict is of the schedule's estimate of its own loops, the price of the roofline. Where
+    that speaks against the verdict there is no price, as the estimate is known as a number of tasks
+    alone, and the reason has both."""
+    if (gain > 0) == made.verdict or not gain:
+        return replace(made, predicted_ns=gain)
+    what = "save" if gain > 0 else "cost"
+    other = f"by bytes and FLOP alone it would {what} {time_text(abs(gain))}"
+    return replace(made, reason=f"{made.reason}, as its loops are estimated; {other}")
