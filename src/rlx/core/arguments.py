@@ -8,7 +8,6 @@ a call does not take, too many of them or too few: the error states the call tha
 from __future__ import annotations
 
 import functools
-import math
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +50,7 @@ def _is_count(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and 0 <= value <= MAX_SECONDS
+    return is_number and 0 <= value <= MAX_SECONDS
 
 
 def _is_path(value: Any) -> bool:

@@ -6,12 +6,12 @@ At each place the library says which tokens the form allows; others are never ch
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.errors import InputError, UnsupportedError
 from rlx.lm.tokenizer import Tokenizer
 from rlx.ops.op import Array
 
@@ -38,6 +38,8 @@ class Matched:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         found = np.unpackbits(bits, count=min(size, 8 * len(bits)), bitorder="little")
+        if not found.any():
+            raise InputError("the answer's form cannot be followed: it allows none of the tokens.")
         return np.pad(found.astype(bool), (0, size - len(found)))
 
     def accept(self, token: int) -> None:
@@ -51,41 +53,47 @@ class Matched:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise Error(f"the answer's form cannot be followed: {_first_line(self._matcher)}")
+            raise InputError(f"the answer's form cannot be followed: {_first_line(self._matcher)}")
 
 
 class Constraints:
     """Compiles forms for the vocabulary of one model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = _package()
+        self._library, self._count = _package(), len(tokenizer.texts)
         ends = sorted(tokenizer.ends) or [0]
         wrapped = self._library.TokenizerWrapper(_Vocabulary(tokenizer, ends[0]))
         self._tokenizer = self._library.LLTokenizer(wrapped, eos_token=ends)
 
     def schema(self, schema: Mapping[str, Any]) -> Constraint:
         """JSON that fits a JSON schema."""
-        try:
-            text = self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema))
-        except (TypeError, ValueError) as error:
-            raise Error(f"the JSON schema cannot be read: {error}") from None
-        return self._compiled(text, "JSON schema")
+        read = self._library.LLMatcher.grammar_from_json_schema
+        return self._compiled(lambda: read(json.dumps(schema)), "JSON schema")
 
     def regex(self, pattern: str) -> Constraint:
         """Text that a regular expression matches as a whole."""
-        made = self._library.LLMatcher.grammar_from_regex(pattern)
-        return self._compiled(made, "regular expression")
+        read = self._library.LLMatcher.grammar_from_regex
+        return self._compiled(lambda: read(pattern), "regular expression")
 
     def grammar(self, text: str) -> Constraint:
         """Text of a context-free grammar in Lark's notation, with a rule `start`."""
-        made = self._library.LLMatcher.grammar_from_lark(text)
-        return self._compiled(made, "grammar")
+        read = self._library.LLMatcher.grammar_from_lark
+        return self._compiled(lambda: read(text), "grammar")
 
-    def _compiled(self, grammar: str, kind: str) -> Constraint:
-        matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+    def _compiled(self, grammar: Callable[[], str], kind: str) -> Constraint:
+        """Some forms are found too large only where tokens are asked for: one is tried."""
+        try:
+            matcher = self._library.LLMatcher(self._tokenizer, grammar(), log_level=0)
+        except (TypeError, ValueError, RecursionError) as error:  # surrogates are a ValueError
+            raise InputError(f"the {kind} cannot be read: {error}") from None
         if matcher.is_error():
-            raise Error(f"the {kind} cannot be used: {_first_line(matcher)}")
-        return Constraint(matcher)
+            raise InputError(f"the {kind} cannot be used: {_first_line(matcher)}")
+        made = Constraint(matcher)
+        tried = made.begin()
+        tried.accept(int(tried.allowed(self._count).argmax()))
+        if not tried.is_complete:
+            tried.allowed(self._count)
+        return made
 
 
 class _Vocabulary:

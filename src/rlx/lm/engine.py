@@ -138,7 +138,7 @@ class Engine:
             try:
                 generation.recover()
             except Exception as error:
-                generation.fail(_error_of(error))
+                generation.fail(_fault_of(error))
             self._cut(generation)
 
     def _cut(self, generation: Generation) -> None:
@@ -169,8 +169,8 @@ class Engine:
         self._running.remove(generation)
         self._cache.release(generation.slot)
 
-    def _fail(self, generation: Generation, error: Exception) -> None:
-        generation.fail(_error_of(error))
+    def _fail(self, generation: Generation, error: Error) -> None:
+        generation.fail(error)
         self._end(generation)
 
     # -- what a step computes ----------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Engine:
             made = self._cache.step([part for _, part in parts])
         except Exception as error:
             if len(generations) == 1:
-                self._fail(generations[0], error)
+                self._fail(generations[0], _fault_of(error))
                 return
             for generation in generations:
                 self._cut(generation)
@@ -260,7 +260,8 @@ class Engine:
                 if generation.take(np.asarray(row)) != expected:
                     break
         except Exception as error:
-            generation.fail(_error_of(error))
+            is_known = isinstance(error, Error)
+            generation.fail(error if is_known else _fault_of(error))
         is_shifted = generation.shifts > shifts
         left = generation.front if is_shifted else len(generation.tokens) - 1
         self._cache.truncate(generation.slot, left)
@@ -268,9 +269,9 @@ class Engine:
             self._end(generation)
 
 
-def _error_of(error: Exception) -> Error:
-    """Any exception as one that a request may end with."""
-    if isinstance(error, Error):
+def _fault_of(error: Exception) -> Error:
+    """An exception that no request is to blame for, as an error that one ends with."""
+    if isinstance(error, InternalError | OutOfMemoryError):
         return error
     kind = OutOfMemoryError if isinstance(error, MemoryError) else InternalError
     made = kind(f"a step failed: {type(error).__name__}: {error}")

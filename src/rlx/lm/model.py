@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -62,6 +62,7 @@ PROMPTS = Kind("a list of texts, or of lists of tokens", lambda v: _are_all(v, P
 MESSAGES = Kind(
     'a list such as [{"role": "user", "content": "…"}]', lambda v: _are_all(v, MAPPING.accepts)
 )
+ITEMS = Kind("a list", lambda v: isinstance(v, list | tuple))
 
 
 @public_class
@@ -104,7 +105,7 @@ class LanguageModel:
         iterator ends the work."""
         return self.engine.pieces(self.request(prompt, **how))
 
-    @takes(messages=MESSAGES)
+    @takes(messages=MESSAGES, tools=NONE | ITEMS)
     def chat(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, **how: Any
     ) -> Iterator[Piece]:
@@ -164,11 +165,14 @@ class LanguageModel:
         if logprobs is not None and logprobs < 0:
             raise Error(f"logprobs is {logprobs}: at least 0.")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        sampling = sampling or _sampling(how)
+        if sampling.logit_bias:
+            self._require_tokens(sampling.logit_bias)
         return Request(
             prompt=tuple(self._checked(self.tokens_of(prompt))),
             max_tokens=max_tokens,
             stops=stops,
-            sampling=sampling or _sampling(how),
+            sampling=sampling,
             logprobs=logprobs,
             constraint=self._constraint(schema=schema, regex=regex, grammar=grammar),
             shifts_context=context_shift,
@@ -182,7 +186,7 @@ class LanguageModel:
             return self.tokenizer.encode(prompt)
         return [int(t) for t in prompt]
 
-    @takes(messages=MESSAGES)
+    @takes(messages=MESSAGES, tools=NONE | ITEMS)
     def prompt_of(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None
     ) -> list[int]:
@@ -256,12 +260,15 @@ class LanguageModel:
             raise Error(f"give one of {', '.join(given)}: an answer has one form.")
         return next((getattr(self.constraints, n)(f) for n, f in given.items()), None)
 
-    def _checked(self, ids: list[int]) -> list[int]:
-        if not ids:
-            raise Error("the prompt has no token. Give a text that is not empty.")
+    def _require_tokens(self, ids: Collection[int]) -> None:
         count = len(self.tokenizer.texts)
         if not 0 <= min(ids) <= max(ids) < count:
             raise Error(f"a token is not one of the {count:,} of {self.name}.")
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        if not ids:
+            raise Error("the prompt has no token. Give a text that is not empty.")
+        self._require_tokens(ids)
         if len(ids) >= self.context:
             raise Error(
                 f"the prompt has {len(ids):,} tokens, and the context is {self.context:,}. Shorten "
@@ -404,4 +411,4 @@ def _template_of(model: GgufModel, tokenizer: Tokenizer) -> Template | None:
         return None
     tokens = {"bos_token": "bos_token_id", "eos_token": "eos_token_id"}
     named = {name: tokenizer.text_of(key) for name, key in tokens.items()}
-    return Template(source, model.file.name, named)
+    return Template(source, model.name, named)

@@ -7,6 +7,7 @@ min_p. The numbers drawn depend on the seed and on how many were drawn before, n
 from __future__ import annotations
 
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rlx.core.errors import Error
+from rlx.core.errors import InputError
+from rlx.core.intervals import whole
 from rlx.core.public_calls import public_class
 from rlx.ops.op import Array
 
@@ -49,17 +51,32 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, lambda v: v >= 0, "at least 0")
-        _require("top_k", self.top_k, lambda v: v >= 0, "at least 0; 0 is no limit")
-        _require("top_p", self.top_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
-        _require("min_p", self.min_p, lambda v: 0 <= v < 1, "at least 0 and below 1")
-        _require("typical_p", self.typical_p, lambda v: 0 < v <= 1, "above 0 and at most 1")
-        _require("repetition_penalty", self.repetition_penalty, lambda v: v > 0, "above 0")
+        self._require("temperature", lambda v: v >= 0, "at least 0")
+        self._require("top_k", lambda v: v >= 0, "at least 0; 0 is no limit", whole)
+        self._require("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1")
+        self._require("min_p", lambda v: 0 <= v < 1, "at least 0 and below 1")
+        self._require("typical_p", lambda v: 0 < v <= 1, "above 0 and at most 1")
+        self._require("repetition_penalty", lambda v: v > 0, "above 0")
         for name in ("frequency_penalty", "presence_penalty"):
-            _require(name, getattr(self, name), lambda v: -2 <= v <= 2, "from -2 to 2")
-        _require("penalty_tokens", self.penalty_tokens, lambda v: v >= 0, "at least 0")
-        for bias in self.logit_bias.values():
-            _require("a logit_bias", bias, lambda v: -100 <= v <= 100, "from -100 to 100")
+            self._require(name, lambda v: -2 <= v <= 2, "from -2 to 2")
+        self._require("penalty_tokens", lambda v: v >= 0, "at least 0", whole)
+        self._require("seed", lambda _: True, "of any size", whole)
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+
+    def _require(
+        self,
+        name: str,
+        holds: Callable[[Any], bool],
+        wanted: str,
+        number: Callable[[Any], float | None] | None = None,
+    ) -> None:
+        """A field is a number, of Python."""
+        given = getattr(self, name)
+        value = (number or _number)(given)
+        if value is None or not holds(value):
+            kind = "a whole number" if number is whole else "a number"
+            raise InputError(f"{name} is {reprlib.repr(given)}: it must be {kind} {wanted}.")
+        object.__setattr__(self, name, value)
 
     @property
     def filters(self) -> bool:
@@ -73,10 +90,30 @@ class Sampling:
         return bool(self.logit_bias or is_penalised or self.repetition_penalty != 1)
 
 
-def _require(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
-    is_number = isinstance(value, int | float) and abs(value) <= MAX_F32
-    if not is_number or not holds(value):
-        raise Error(f"{name} is {value!r}: it must be a number {wanted}.")
+def _number(value: Any) -> float | None:
+    """A number of Python or of NumPy that f32 has; truth values are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    number = value.item() if isinstance(value, np.generic) else value
+    return float(number) if abs(number) <= MAX_F32 else None
+
+
+def _biases(given: Any) -> dict[int, float]:
+    """Biases by token."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"logit_bias is {reprlib.repr(given)}: it must be a dict by token.")
+    made: dict[int, float] = {}
+    for token, bias in given.items():  # pyright: ignore[reportUnknownVariableType]
+        number, value = whole(token), _number(bias)  # pyright: ignore[reportUnknownArgumentType]
+        if number is None or number < 0:
+            raise InputError(
+                f"a token of logit_bias is {reprlib.repr(token)}: it must be a number."
+            )
+        if value is None or not -100 <= value <= 100:
+            text = f"a logit_bias is {reprlib.repr(bias)}: it must be a number from -100 to 100."
+            raise InputError(text)
+        made[number] = value
+    return made
 
 
 class Sampler:
