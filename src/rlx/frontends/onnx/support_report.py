@@ -49,8 +49,9 @@ class Report:
     @property
     def bug(self) -> Exception | None:
         """A failure that is rlx's own."""
-        known = isinstance(self.failure, Error) and not isinstance(self.failure, InternalError)
-        return None if known else self.failure
+        is_known = isinstance(self.failure, Error | OSError)
+        is_bug = not is_known or isinstance(self.failure, InternalError)
+        return self.failure if is_bug else None
 
     def count(self, path: Path) -> int:
         return sum(r.path == path for r in self.rows)
