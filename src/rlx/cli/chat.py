@@ -21,7 +21,7 @@ COMMANDS = """/reset      begin anew
 /system …   begin anew, with these instructions
 /retry      another answer to the last question
 /stats      speed and length so far
-/quit       end (so do Ctrl-D, and an empty line of a pipe)"""
+/quit       end (so does Ctrl-D)"""
 
 
 def verb(
@@ -43,22 +43,23 @@ def verb(
 ) -> int:  # fmt: skip
     """Talk to a language model.
 
-    Questions are read from the terminal, or from a pipe, a line each. Ctrl-C ends an answer.
+    Questions are read from the terminal, or from a pipe, a line each; empty lines are skipped.
+    Ctrl-C ends an answer. The exit status is 1 if a question of a pipe got no answer.
     """
     from rlx import lm
 
+    sampling: dict[str, Any] = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
+    }  # fmt: skip
+    lm.Sampling(**sampling)  # what is wrong is known before the model is read
     with reading():
         made = lm.load(model, threads=threads, context=context, precision=precision, kv=kv)
-    how = {
-        "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "seed": seed,
-    }  # fmt: skip
-    return _Conversation(made, how, system).run()
+    return _Conversation(made, {"max_tokens": max_tokens, **sampling}, system).run()
 
 
 @dataclass(slots=True)
 class _Conversation:
-    """Messages so far, and how the next answer is made."""
+    """Messages so far, how the next answer is made, and whether all questions got one."""
 
     lm: LanguageModel
     how: dict[str, Any]
@@ -66,6 +67,7 @@ class _Conversation:
     messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     seconds: float = 0.0
     tokens: int = 0
+    is_answered: bool = True
 
     def run(self) -> int:
         is_person = sys.stdin.isatty()
@@ -76,7 +78,7 @@ class _Conversation:
             if line == "/quit":
                 break
             self._commanded(line) if line.startswith("/") else self._asked(line)
-        return 0
+        return int(not is_person and not self.is_answered)
 
     def _begin(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
@@ -104,6 +106,7 @@ class _Conversation:
             text = self._answered()
         except Error as error:
             self.messages.pop()
+            self.is_answered = False
             print(f"rlx chat: {error}", file=sys.stderr)
             return
         self.messages.append({"role": "assistant", "content": text})
