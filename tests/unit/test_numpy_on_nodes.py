@@ -10,8 +10,6 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.ir.numpy_names import UFUNCS
-from rlx.ops.op import find
 
 A = np.float32([[0.5, -1.5, 2.0], [3.0, 0.25, -0.75]])
 B = np.float32([1.0, 2.0, -3.0])
@@ -49,12 +47,6 @@ def test_functions_of_numpy_mean_the_same_on_nodes(name: str) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
-def test_every_elementwise_function_is_an_op() -> None:
-    for name, op in UFUNCS.items():
-        assert isinstance(getattr(np, name), np.ufunc)
-        assert find(op) is not None, op
-
-
 def test_a_leaf_takes_dims_and_names() -> None:
     g = rlx.Graph("g")
     assert g.input("x", [2, 3]).shape == rlx.Shape([2, 3])
@@ -78,8 +70,9 @@ X = rlx.Graph("g").input("x", [2, 3])
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: np.median(X), r"np\.median has no meaning on nodes.* Use rlx\.ops"),
-        (lambda: np.add.reduce(X), r"np\.add\.reduce has no meaning.* Use rlx\.ops\.add"),
+        (lambda: np.median(X), r"np\.median has no meaning on nodes.* Use the ops of rlx\.ops$"),
+        (lambda: np.nonzero(X), r"np\.nonzero has no meaning.* Use rlx\.ops\.nonzero$"),
+        (lambda: np.divide.reduce(X), r"np\.divide\.reduce has no meaning"),
         (lambda: np.sin(X, out=np.empty((2, 3))), r"np\.sin with \['out'\]"),
         (lambda: np.sum(X, where=True), r"np\.sum on nodes.*where.* Use rlx\.ops"),
         (lambda: np.asarray(X), r"as a NumPy array\. Use rlx\.ops"),

@@ -211,7 +211,7 @@ def _optional(args: tuple[Any, ...]) -> Convert:
 
 def _tuple_of(inner: Convert) -> Convert:
     def convert(value: Any, rank: int) -> tuple[Any, ...]:
-        if not isinstance(value, tuple | list | np.ndarray):
+        if not isinstance(value, tuple | list | np.ndarray | Shape):
             raise GraphError(f"expected a sequence, got {value!r}")
         return tuple(inner(v, rank) for v in value)
 

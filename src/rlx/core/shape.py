@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from rlx.core.arguments import MAPPING, NONE, instance
 from rlx.core.dim import Dim, DimLike, is_static, product, substitute, symbols_of
@@ -51,7 +51,8 @@ class Shape:
     dtype: DType
 
     def __init__(self, dims: Iterable[DimLike | str], dtype: DType | str = DType.F32) -> None:
-        if not isinstance(dims, Iterable) or isinstance(dims, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_list = isinstance(dims, Iterable) and not isinstance(dims, str | bytes | Shape)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_list:  # a Shape has a dtype of its own: Shape.of takes it
             raise GraphError(f"Shape takes a list of dims, got {dims!r}.")
         self.dims = tuple(_checked(d) for d in dims)
         self.dtype = DType.of(dtype)
@@ -86,6 +87,20 @@ class Shape:
     ) -> Shape:
         """[batch, seq, heads, head_dim], with the well-known dims."""
         return cls([sym.BATCH, sym.SEQ, heads, head_dim], dtype)
+
+    def __len__(self) -> int:
+        return len(self.dims)
+
+    def __iter__(self) -> Iterator[DimLike]:
+        return iter(self.dims)
+
+    @overload
+    def __getitem__(self, axis: int) -> DimLike: ...
+    @overload
+    def __getitem__(self, axis: slice) -> tuple[DimLike, ...]: ...
+    def __getitem__(self, axis: int | slice) -> DimLike | tuple[DimLike, ...]:
+        """The size of an axis, or the sizes of several."""
+        return self.dims[axis] if isinstance(axis, slice) else self.dim(axis)
 
     @property
     def rank(self) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 
 from rlx.core.arguments import FUNCTION, NONE, TEXT
 from rlx.core.arrays import as_array, is_array
+from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.public_calls import public, public_class, require_signature
@@ -101,7 +102,21 @@ def trace(function: Function, *shapes: Any, name: str | None = None, **attrs: An
     """
     FUNCTION.check("function", function, GraphError)
     (NONE | TEXT).check("name", name, GraphError)
-    return _traced(function, shapes, attrs, name or _name_of(function)).graph
+    called = name or _name_of(function)
+    return _traced(function, _as_shapes(shapes, called), attrs, called).graph
+
+
+def _as_shapes(given: Sequence[Any], name: str) -> list[Any]:
+    """A list of dims is refused: to a call it would be an array, to `g.input` a shape."""
+    for value in given:
+        is_list = isinstance(value, list | tuple) and not has_leaf(value, _is_input)
+        if is_list and all(isinstance(d, int | str | Dim | np.generic) for d in value):
+            dims = ", ".join(map(repr, value))
+            raise GraphError(
+                f"{name}: {value!r} may be dims or an array. Write rlx.Shape([{dims}]) for inputs "
+                f"of these dims, or np.array([{dims}]) for one like this array."
+            )
+    return list(given)
 
 
 def _traced(
@@ -251,7 +266,8 @@ class Jit:
 
     def graph(self, *shapes: Any, **attrs: Any) -> Graph:
         """The graph for inputs of `shapes`, as traced."""
-        return _traced(self.function, shapes, attrs, self.__name__).graph
+        given = _as_shapes(shapes, self.__name__)
+        return _traced(self.function, given, attrs, self.__name__).graph
 
     def lower(self, *shapes: Any, **attrs: Any) -> MirModule:
         """The verified module for inputs of `shapes`."""

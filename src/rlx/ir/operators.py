@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.core.errors import CallError
 from rlx.core.public_calls import public_class
 from rlx.ops.op import lookup
 
@@ -64,8 +65,9 @@ class Operators:
     def __array_function__(self, function: Any, _: Any, args: Any, options: Any) -> Any:
         """`np.concatenate([node, array])` is an op."""
         from rlx.ir.numpy_names import function as applied
+        from rlx.ir.numpy_names import qualified
 
-        return applied(function.__name__, args, options)
+        return applied(qualified(function), args, options)
 
     def __add__(self, other: Operand) -> Node:
         return _op("add")(self, other)
@@ -177,7 +179,16 @@ class Operators:
         return index_node(self, index)  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Any:
-        raise TypeError("a node is not iterable: its values are not known yet")
+        raise CallError(
+            f"a node {self.shape} is not iterated over: its values are not known yet. "
+            "Take rows by node[i], for i in range of a known size, or reduce by node.sum(0)."
+        )
+
+    def __contains__(self, value: object) -> bool:
+        raise CallError(
+            f"whether {value!r} is in a node {self.shape} is not known yet. "
+            f"As data it is (node.graph.equal(node, {value!r})).any()."
+        )
 
     if not TYPE_CHECKING:  # to type checkers a node is no array, and has no other names
 
