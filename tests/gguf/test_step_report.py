@@ -40,6 +40,19 @@ def test_bytes_are_those_of_the_weights_and_of_the_cached_rows(lm: rlx.lm.Langua
     assert sum(len(p.kernels) for p in parts_of(report)) == report.totals.kernels
 
 
+def test_decisions_are_priced_at_the_sizes_of_the_step(lm: rlx.lm.LanguageModel) -> None:
+    """One token of one sequence, of a program that was compiled for as many as come."""
+    report = lm.explain(depth=9)
+    assert report.model.sizes == {"batch": 1, "rows": 1, "seq": 1, "slots": 1}
+    assert report.totals.output_bytes == 4 * len(lm.tokenizer.texts)
+    fused = [d for d in report.decisions if d.kind == "fusion" and d.predicted_ns]
+    assert fused
+    assert max(d.predicted_ns for d in fused) < report.totals.predicted_ns
+    more = {d.id: d for d in lm.explain(depth=9, tokens=32).decisions}
+    assert all(d.bytes_saved < more[d.id].bytes_saved for d in fused if "blk" in d.where[0])
+    assert all(d.verdict is more[d.id].verdict for d in report.decisions if d.kind != "schedule")
+
+
 def test_windows_bound_what_is_read(tmp_path: Path) -> None:
     words = len(vocabularies.pieces()[0])
     made = files.write(
