@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+import rlx
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate, provably_le
 from rlx.core.errors import GraphError
 
@@ -214,3 +215,12 @@ def test_sums_of_maxima_have_one_form() -> None:
             assert str(same) == str(total)
         for sizes in ({"n": 0, "m": 0}, {"n": 7, "m": 3}, {"n": 300, "m": 9}):
             assert evaluate(total, sizes) == sum(evaluate(t, sizes) for t in terms)
+
+
+def test_a_size_that_may_be_negative_names_the_range_where_it_is_not() -> None:
+    spectrum, taps = rlx.Graph("spectrum"), rlx.Graph("taps")
+    spectrum.set_outputs([spectrum.irfft(spectrum.input("x", [2, "m"], "c64"))])
+    taps.set_outputs([taps.conv(taps.input("x", [1, 1, 5]), taps.input("k", [1, 1, "k"]))])
+    for graph, dim in ((spectrum, r"'m', min=1"), (taps, r"'k', min=0, max=6")):
+        with pytest.raises(rlx.GraphError, match=rf"Dim\({dim}\)\."):
+            rlx.compile(graph)

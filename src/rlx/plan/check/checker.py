@@ -77,15 +77,20 @@ def _require_sizes(graph: Graph) -> None:
 
 def _bounds_hint(dim: Dim) -> str:
     symbols = symbols_of([dim])
-    least = _least(dim, symbols[0].name) if len(symbols) == 1 else None
-    if least is None:
+    sizes = _sizes(dim, symbols[0].name) if len(symbols) == 1 else None
+    if sizes is None:
         return "Give the dims a range in which it is not: Dim(name, min, max)."
-    return f"State from where on it is not: Dim({symbols[0].name!r}, min={least})."
+    return f"State the range in which it is not: Dim({symbols[0].name!r}, {sizes})."
 
 
-def _least(dim: Dim, name: str) -> int | None:
-    """From which value of its symbol on `dim` is a size, as far as is worth looking."""
-    return next((n for n in range(_MAX_SIZES_TRIED) if evaluate(dim, {name: n}) >= 0), None)
+def _sizes(dim: Dim, name: str) -> str | None:
+    """For which values of its symbol `dim` is a size, as far as is worth looking: the first run."""
+    fits = [evaluate(dim, {name: n}) >= 0 for n in range(_MAX_SIZES_TRIED)]
+    if True not in fits:
+        return None
+    least = fits.index(True)
+    most = f", max={fits.index(False, least) - 1}" if False in fits[least:] else ""
+    return f"min={least}{most}"
 
 
 # -- the schedule ---------------------------------------------------------------------------------
