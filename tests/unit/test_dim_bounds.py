@@ -219,7 +219,7 @@ def test_sums_of_maxima_have_one_form() -> None:
 
 def test_a_size_that_may_be_negative_names_the_range_where_it_is_not() -> None:
     spectrum, taps = rlx.Graph("spectrum"), rlx.Graph("taps")
-    spectrum.set_outputs([spectrum.irfft(spectrum.input("x", [2, "m"], "c64"))])
+    spectrum.set_outputs([spectrum.irfft(spectrum.input("x", ["n", "m"], "c64"))])
     taps.set_outputs([taps.conv(taps.input("x", [1, 1, 5]), taps.input("k", [1, 1, "k"]))])
     for graph, dim in ((spectrum, r"'m', min=1"), (taps, r"'k', min=0, max=6")):
         with pytest.raises(rlx.GraphError, match=rf"Dim\({dim}\)\."):
