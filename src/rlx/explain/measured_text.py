@@ -28,8 +28,8 @@ COLUMNS = (
     "decision", "where",
 )  # fmt: skip
 NOTE = (
-    "what taking saves, of all that were reversed together; of the call as it is, so that more "
-    "than 100% is what it would take more than twice as long without"
+    "times are what taking saves, of all that were reversed together; 100% of the call is a call "
+    "that takes twice as long without"
 )
 
 
