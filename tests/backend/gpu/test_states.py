@@ -15,6 +15,7 @@ from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.gpu.runtime.serialize import opened as read_program
 from rlx.backends.gpu.runtime.serialize import packed as packed_program
 from rlx.backends.gpu.runtime.states import DeviceStates
+from rlx.backends.state_memory import StateMemory
 from rlx.core.sections import Sections, packed
 from rlx.fuzz.states import grow_states, judge_calls, opened
 from rlx.pipeline import CompilePipeline
@@ -112,6 +113,21 @@ def test_forks_rows_and_files() -> None:
     session.reset()
     assert session.state("n") == 3
     assert not session.state("k").any()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_calls_are_undone_by_their_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No state is read as a whole for rows of one entry."""
+    session, held = session_of(cache_graph(), BACKENDS[name], history=3), list[dict[str, bytes]]()
+    for given in CALLS:
+        held.append(states_of(session))
+        with monkeypatch.context() as patch:
+            patch.delattr(StateMemory, "part")
+            session.run(given)
+    monkeypatch.delattr(StateMemory, "set_part")
+    for before in reversed(held):
+        session.rewind()
+        assert states_of(session) == before
 
 
 def test_a_file_of_a_session_is_that_of_any_target(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.device import Array, Device, Queue
 from rlx.backends.gpu.runtime.memory import Block
 from rlx.backends.gpu.runtime.routine import as_bytes
-from rlx.backends.state_memory import StateMemory
+from rlx.backends.state_memory import Region, StateMemory
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+
+COPY_ALIGNMENT = 4
+"""Bytes that WebGPU's copies are multiples of."""
 
 
 class DeviceState(DeviceArray):
@@ -70,6 +73,14 @@ class DeviceStates(StateMemory):
                 self._ready(held).copy(first + target * entry, first + source * entry, size)
                 self._ready().wait()
 
+    def part(self, held: DeviceState, region: Region) -> Array:
+        rows = _contiguous(held, region)
+        return super().part(held, region) if rows is None else np.array(self.read(rows))
+
+    def set_part(self, held: DeviceState, region: Region, value: Array) -> None:
+        rows = _contiguous(held, region)
+        super().set_part(held, region, value) if rows is None else self.write(rows, value)
+
     def _room(self, shape: Shape) -> DeviceState:
         queue, dtype = self._ready(), np.dtype(shape.dtype.numpy)
         block = Block(self._device, max(1, int(shape.size_bytes)))
@@ -84,3 +95,19 @@ class DeviceStates(StateMemory):
         if self._queue is None:
             self._queue = self._device.queue()
         return self._queue
+
+
+def _contiguous(held: DeviceState, region: Region) -> DeviceState | None:
+    """A part of a state as one block of memory, at the addresses that every queue copies to and
+    from; None where it is strided, or not of whole words."""
+    counts = tuple(part.stop - part.start if part.stop is not None else size
+                   for part, size in zip(region, held.shape))  # fmt: skip
+    dims = (*counts, *held.shape[len(region) :])
+    first = sum((p.start or 0) * stride for p, stride in zip(region, held.strides))
+    offset, size = first * held.dtype.itemsize, int(np.prod(dims)) * held.dtype.itemsize
+    is_whole = size > 0 and offset % COPY_ALIGNMENT == size % COPY_ALIGNMENT == 0
+    inner = next((a for a, count in enumerate(dims) if count > 1), 0)
+    if not is_whole or dims[inner + 1 :] != held.shape[inner + 1 :]:
+        return None
+    place, owner = held.address + offset, held.owner
+    return DeviceState(place, dims, held.dtype, held.device, held.queue, owner)
