@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.driver import Browser
+from tests.browser.driver import Browser, browser
 from tests.browser.reports import LAYERS, MANY_LAYERS, SIZES
 from tests.patience import eventually
 
@@ -209,8 +209,13 @@ def test_ops_of_the_model_are_coloured_by_kind_alone(opened: Opens) -> None:
     assert "share" not in side
 
 
-def test_the_graph_and_its_colour_are_in_the_address(opened: Opens) -> None:
-    window = opened("graph")
+def test_the_graph_and_its_colour_are_in_the_address(reader: Browser, page: Path) -> None:
+    with browser((1280, 800)) as window:  # whose history holds nothing else
+        window.open(f"{page.as_uri()}#view=graph")
+        _check_history(window)
+
+
+def _check_history(window: Browser) -> None:
     _pick(window, "Which graph", "both")
     _pick(window, "Colour", "kind")
     assert "graph=both&colour=kind" in window.run("return location.hash")

@@ -103,8 +103,9 @@ def _step(report: Report) -> dict[str, Any] | None:
     """Of a language model's step: its parts against the memory floor."""
     if report.step is None:
         return None
+    columns = ["share of kernel time" if c == "share" else c for c in PART_COLUMNS]
     return {
-        "text": step_text(report).split("\n"), "columns": PART_COLUMNS, "rows": part_rows(report),
+        "text": step_text(report).split("\n"), "columns": columns, "rows": part_rows(report),
         "gb_s": floor_of(report).gb_s,
     }  # fmt: skip
 
