@@ -152,6 +152,40 @@ def test_prompts_take_turns(
     assert all(a != b for a, b in itertools.pairwise(slots[:6]))
 
 
+def test_steps_go_on_between_chunks_of_logits(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = np.random.default_rng(0).integers(10, 90, 98).tolist()
+    alone: list[Any] = []
+    lm.engine.logits(tokens, alone.append)
+    monkeypatch.setattr(engines, "PROMPT_CHUNK", 24)
+    expected = lm.complete("hello", max_tokens=6, ignore_end=True).text
+    pieces: list[Delivered] = []
+    generation = lm.engine.submit(lm.request("hello", max_tokens=6, ignore_end=True), pieces.append)
+    found: list[Any] = []
+
+    def take(rows: Any) -> None:
+        found.append(rows)
+        lm.engine.step()
+        lm.engine.step()
+
+    lm.engine.logits(tokens, take)
+    assert generation.is_done
+    assert "".join(p.text for p in pieces if isinstance(p, Piece)) == expected
+    assert len(found) > len(alone) == 1
+    assert np.array_equal(np.concatenate(found), alone[0])
+
+
+def test_a_slot_that_was_lent_is_returned(lm: LanguageModel) -> None:
+    def fail(rows: Any) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            lm.engine.logits(lm.tokens_of("hello zebra"), fail)
+    assert lm.engine._cache.free == 3  # pyright: ignore[reportPrivateUsage]
+
+
 def test_requests_wait_for_slots_in_order(lm: LanguageModel) -> None:
     order: list[int] = []
     for number in range(7):

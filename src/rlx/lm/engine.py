@@ -58,6 +58,8 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._turn = 0
+        self._lent: set[int] = set()
+        """Slots of no request."""
         self._is_interrupted = False
         """Was a step begun that has not ended?"""
 
@@ -106,16 +108,34 @@ class Engine:
                 self._fail(generation, error)
 
     def logits(self, tokens: Sequence[int], take: Callable[[Array], None]) -> None:
-        """Give the logits behind each of some tokens to `take`, chunk by chunk."""
+        """Give the logits behind each of some tokens to `take`, chunk by chunk. Others may compute
+        steps of requests between chunks."""
+        slots: list[int] = []
+        try:
+            self._lend(tokens, slots)
+            start = 0
+            while start < len(tokens):
+                end = whole_chunk(len(tokens), min(len(tokens), start + PROMPT_CHUNK))
+                part = Part(slots[0], tokens[start:end], range(end - start))
+                with self._undertaken():
+                    rows = self._cache.step([part])[0].copy()  # the next step writes over them
+                take(rows)
+                start = end
+        finally:
+            with self._undertaken():
+                self._lent.difference_update(slots)
+                for slot in slots:
+                    self._cache.release(slot)
+
+    def _lend(self, tokens: Sequence[int], slots: list[int]) -> None:
+        """Add a slot for these tokens, once one is free. It is noted first, so that whoever is
+        interrupted can release it."""
         with self._lock:
             while not self._cache.free:
                 self.step()
             with self._undertaken():
-                slot = self._cache.acquire(tokens[:1])
-                for start in range(0, len(tokens), LONE_CHUNK):
-                    part = tokens[start : start + LONE_CHUNK]
-                    take(self._cache.step([Part(slot, part, range(len(part)))])[0])
-                self._cache.release(slot)
+                slots.append(self._cache.acquire(tokens[:1]))
+                self._lent.update(slots)
 
     # -- what is undone ----------------------------------------------------------------------------
 
@@ -133,7 +153,7 @@ class Engine:
         """Derive everything from the requests that run and from what their slots hold."""
         while self._waiting and self._waiting[0] in self._running:
             self._waiting.popleft()
-        self._cache.release_others([g.slot for g in self._running])
+        self._cache.release_others([*self._lent, *(g.slot for g in self._running)])
         for generation in [g for g in self._running if not g.is_done]:
             try:
                 generation.recover()
