@@ -209,9 +209,11 @@ def test_a_prompt_beyond_the_context(client: Any) -> None:
         client.chat.completions.create(messages=long, **GREEDY)
     assert caught.value.code == "context_length_exceeded"
     longer: list[Any] = [{"role": "user", "content": "x" * 4_000_000}]
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(messages=longer, **GREEDY)
-    assert caught.value.code == "context_length_exceeded"
+    many: list[Any] = [{"role": "user", "content": "x" * 1000}] * 1000
+    for messages in (longer, many):  # without being tokenized
+        with pytest.raises(openai.BadRequestError, match="characters") as caught:
+            client.chat.completions.create(messages=messages, **GREEDY)
+        assert caught.value.code == "context_length_exceeded"
 
 
 def test_many_clients_get_what_one_gets(server: Running, client: Any) -> None:

@@ -102,6 +102,10 @@ def test_malformed_bodies(server: Running, body: bytes, text: str | None) -> Non
         {"regex": "[ab]{5}", "temperature": 1e300},
         {"temperature": -(10**400)},
         {"repetition_penalty": 1e300},
+        {"regex": "a{1000000}"},
+        {"regex": "(a{1000}){1000}"},
+        {"grammar": "start: start"},
+        {"grammar": "start: " + "|".join(f'"a{i}"' for i in range(20_000))},
     ],
     ids=lambda wrong: str(wrong)[:40],
 )

@@ -61,7 +61,7 @@ class Chat:
     def _requests(self, fields: Fields, tools: Tools) -> list[generation.Request]:
         lm, settings = self._served.lm, self._served.settings
         messages = messages_of(fields)
-        check_length(lm, [m["content"] for m in messages])
+        check_length(lm, ["".join(m["content"] for m in messages)])
         prompt = prompt_of(lm, messages, tools)
         most = max_tokens_of(fields, "max_completion_tokens", "max_tokens")
         chances, form = _logprobs(fields), tools.form
