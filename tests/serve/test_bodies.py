@@ -15,7 +15,8 @@ HELLO = {"role": "user", "content": "hello"}
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"$ref": "#"}}}}
 SHAPES: list[Any] = [
     None, True, -1, 0, 2, 0.5, 1e300, 1e-300, 10**400, "", "a", "none", "auto", "required", "\0",
-    {}, [], [[]], [1, 2], [[1], [2]], ["a", "hello"], [{}], [HELLO], {"5": 1}, {"include_usage": True},
+    {}, [], [[]], [1, 2], [[1], [2]], ["a", "hello"], [{}], [HELLO], {"5": 1},
+    {"include_usage": True},
     {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}},
     [{"type": "function", "function": FUNCTION}], {"type": "function", "function": FUNCTION},
     [FUNCTION], FUNCTION, {"type": "allowed_tools", "allowed_tools": {"tools": [{}]}},
