@@ -138,6 +138,17 @@ def test_functions_of_the_older_protocol(client: Any) -> None:
         client.chat.completions.create(**HOW, functions=functions, tools=[])
 
 
+def test_several_calls_in_an_answer() -> None:
+    from rlx.serve.body import Fields
+    from rlx.serve.tools import calls_in, tools_of
+
+    calls = '[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"c": 1}}]'
+    for several, names in ((None, ["a", "b"]), (True, ["a", "b"]), (False, ["a"])):
+        body = {"tools": [tool("a", EMPTY), tool("b", EMPTY)], "parallel_tool_calls": several}
+        message = tools_of(Fields(body)).called(calls_in(calls)[1])
+        assert [c["function"]["name"] for c in message["tool_calls"]] == names
+
+
 def test_messages_in_all_shapes(server: Running) -> None:
     from rlx.serve.body import Fields
     from rlx.serve.chat import messages_of
