@@ -11,6 +11,7 @@ fails is computed request by request, and what fails alone is the error of that 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ MIN_CHUNK = 8
 """Tokens of a prompt below which the rest of a step is left to the next one."""
 MAX_VERIFIED = 16
 """Rows of a step above which nothing is drafted: they cost more than they save."""
+LOAN_S = 0.05
+"""How long a step waits at once for a slot, where all compute logits of no request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class Load:
     running: int
     waiting: int
     slots: int
+
+
+class _Loan:
+    """A slot that no request has: whoever computes logits has it as long as it holds this, also
+    where it is interrupted before it can give it back."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
 
 
 class Engine:
@@ -58,8 +69,8 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._turn = 0
-        self._lent: set[int] = set()
-        """Slots of no request."""
+        self._loans: weakref.WeakSet[_Loan] = weakref.WeakSet()
+        self._returned = threading.Condition(self._lock)
         self._is_interrupted = False
         """Was a step begun that has not ended?"""
 
@@ -93,13 +104,16 @@ class Engine:
 
     def step(self) -> bool:
         """One step of all sequences; False where there is none."""
-        with self._undertaken():
-            self._drop_ended()
-            self._admit()
-            running = list(self._running)
-            if running:
-                self._compute(running)
-            return bool(running)
+        with self._lock:
+            with self._undertaken():
+                self._drop_ended()
+                self._admit()
+                running = list(self._running)
+                if running:
+                    self._compute(running)
+            if not running and not self._cache.free:  # who has the slots needs the lock
+                self._returned.wait(LOAN_S)
+            return bool(running or self._waiting)
 
     def abort(self, error: Error) -> None:
         """End all requests that have a slot with an error."""
@@ -110,32 +124,30 @@ class Engine:
     def logits(self, tokens: Sequence[int], take: Callable[[Array], None]) -> None:
         """Give the logits behind each of some tokens to `take`, chunk by chunk. Others may compute
         steps of requests between chunks."""
-        slots: list[int] = []
+        loan, start = self._lend(tokens), 0
         try:
-            self._lend(tokens, slots)
-            start = 0
             while start < len(tokens):
                 end = whole_chunk(len(tokens), min(len(tokens), start + PROMPT_CHUNK))
-                part = Part(slots[0], tokens[start:end], range(end - start))
+                part = Part(loan.slot, tokens[start:end], range(end - start))
                 with self._undertaken():
                     rows = self._cache.step([part])[0].copy()  # the next step writes over them
                 take(rows)
                 start = end
         finally:
             with self._undertaken():
-                self._lent.difference_update(slots)
-                for slot in slots:
-                    self._cache.release(slot)
+                self._loans.discard(loan)
+                self._cache.release(loan.slot)
+                self._returned.notify_all()
 
-    def _lend(self, tokens: Sequence[int], slots: list[int]) -> None:
-        """Add a slot for these tokens, once one is free. It is noted first, so that whoever is
-        interrupted can release it."""
+    def _lend(self, tokens: Sequence[int]) -> _Loan:
+        """A slot for these tokens, once one is free."""
         with self._lock:
             while not self._cache.free:
                 self.step()
             with self._undertaken():
-                slots.append(self._cache.acquire(tokens[:1]))
-                self._lent.update(slots)
+                loan = _Loan(self._cache.acquire(tokens[:1]))
+                self._loans.add(loan)
+                return loan
 
     # -- what is undone ----------------------------------------------------------------------------
 
@@ -153,7 +165,7 @@ class Engine:
         """Derive everything from the requests that run and from what their slots hold."""
         while self._waiting and self._waiting[0] in self._running:
             self._waiting.popleft()
-        self._cache.release_others([*self._lent, *(g.slot for g in self._running)])
+        self._release_unused()
         for generation in [g for g in self._running if not g.is_done]:
             try:
                 generation.recover()
@@ -172,6 +184,10 @@ class Engine:
     def _drop_ended(self) -> None:
         for generation in [g for g in self._running if g.is_cancelled or g.is_done]:
             self._end(generation)
+        self._release_unused()
+
+    def _release_unused(self) -> None:
+        self._cache.release_others([user.slot for user in (*self._running, *self._loans)])
 
     def _admit(self) -> None:
         while self._waiting and self._cache.free:
