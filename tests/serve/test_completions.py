@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serve.serving import MODEL, Running
+from tests.serve.serving import MODEL, Running, serving, tiny_model
+from tests.serve.test_robust import opened, until
 
 openai: Any = pytest.importorskip("openai", reason="the package openai is not installed")
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}
@@ -86,3 +90,29 @@ def test_a_text_is_echoed_as_it_was_given(client: Any) -> None:
         assert made.choices[0].logprobs is None
     with pytest.raises(openai.BadRequestError, match="max_tokens"):
         client.completions.create(**{**GREEDY, "max_tokens": 0}, prompt="hello")
+
+
+def test_a_request_waits_for_the_slot_of_a_prompt_that_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one whose client is gone: no other request makes the engine look for it."""
+    from rlx.serve import prompts
+
+    lm, begun = tiny_model(tmp_path, slots=1), threading.Event()
+    log_probabilities = prompts.log_probabilities
+
+    def slowly(row: Any) -> Any:
+        begun.set()
+        until(lambda: lm.engine.load.waiting == 1)
+        time.sleep(0.2)  # the engine's thread finds no slot meanwhile
+        return log_probabilities(row)
+
+    monkeypatch.setattr(prompts, "log_probabilities", slowly)
+    scoring = {**GREEDY, "max_tokens": 0, "echo": True, "logprobs": 1, "prompt": [20, 21]}
+    how: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": 30}
+    with serving(lm) as single, openai.OpenAI(base_url=f"{single.address}/v1", **how) as client:
+        leaving = opened(single, scoring)
+        assert begun.wait(60)
+        leaving.close()
+        made = client.completions.create(prompt="hello", **GREEDY)
+        assert made.usage.completion_tokens == 12
