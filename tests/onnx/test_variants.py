@@ -209,3 +209,20 @@ def test_what_no_lowering_holds_for_at_every_size_is_a_program_per_size(
         want = (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5)
         np.testing.assert_allclose(exe(x), want, atol=1e-5)  # sums of 9 numbers around 1
     assert len(exe.programs) == 2
+
+
+def test_inputs_without_dims_are_in_the_file(tmp_path: Path) -> None:
+    """A shape of no dims is one: x reshaped to what s says, times a number."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["r"]),
+        helper.make_node("Mul", ["r", "k"], ["y"]),
+    ]
+    inputs = [value("x", ["n"]), value("s", [2], TensorProto.INT64), value("k", [])]
+    exe = rlx.compile(from_proto(model(nodes, inputs)), cache=False)
+    x, s, k = np.arange(6, dtype=np.float32), np.array([2, 3]), np.float32(2)
+    want = x.reshape(2, 3) * 2
+    np.testing.assert_array_equal(exe(x, s, k), want)
+    exe.save(tmp_path / "k.rlx")
+    again: Any = rlx.load(tmp_path / "k.rlx")
+    np.testing.assert_array_equal(again(x, s, k), want)
+    assert again.inputs["k"] == rlx.Shape([])

@@ -126,7 +126,10 @@ class _Writer:
         ]
         shapes = [dict(variants.inputs), dict(variants.outputs)]
         dims = [d for named in shapes for s in named.values() if s is not None for d in s.dims]
-        inputs, outputs = ([[n, s and shape_json(s)] for n, s in named.items()] for named in shapes)
+        inputs, outputs = (
+            [[n, None if s is None else shape_json(s)] for n, s in named.items()]
+            for named in shapes
+        )
         return {
             "backend": variants.backend.name, "name": variants.name,
             "variants": {

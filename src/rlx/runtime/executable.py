@@ -259,7 +259,7 @@ class Executable(NamedCalls):
         if self._loaded is not None and self._loaded.interface.states:
             raise self._loaded.no_session()
         pairs = zip(self.inputs.items(), self._ordered(inputs))
-        return [as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs]
+        return [as_array(a, f"input {n!r}", None if s is None else s.dtype) for (n, s), a in pairs]
 
     def sizes(self, inputs: Inputs) -> dict[str, int]:
         """The sizes of named dims that these inputs have."""

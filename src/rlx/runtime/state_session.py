@@ -229,7 +229,9 @@ class StateSession(NamedCalls):
     def _tried(self, inputs: Inputs) -> list[Any]:
         """Inputs, and copies of the states."""
         pairs = zip(self.inputs.items(), self._ordered(inputs))
-        arrays = [as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs]
+        arrays = [
+            as_array(a, f"input {n!r}", None if s is None else s.dtype) for (n, s), a in pairs
+        ]
         return [*arrays, *map(self._memory.copied, self._held.states)]
 
     # -- earlier and other states --------------------------------------------------------------

@@ -172,7 +172,9 @@ class SavedVariants(Variants):
 
     def settled(self, arrays: tuple[Any, ...]) -> tuple[Executable, list[Array]]:
         pairs = zip(self._inputs.items(), arrays, strict=True)
-        named = {n: as_array(a, f"input {n!r}", s and s.dtype) for (n, s), a in pairs}
+        named = {
+            n: as_array(a, f"input {n!r}", None if s is None else s.dtype) for (n, s), a in pairs
+        }
         signature = signature_of(named, self.static)
         found = self._table.programs.get(signature)
         if found is None:

@@ -255,7 +255,7 @@ def test_bits_of_attention_follow_from_the_row_alone(
     one, _, graph = attended({k: v.copy() for k, v in alone.items()}, backend, **attrs)
     assert one.tobytes() == whole[:1].tobytes()
     lir = CompilePipeline(backend.target()).compile(graph).lir
-    assert [la.name for la in launches_of(backend.program(lir))] == [f"k0_{k}" for k in kernels]
+    assert [la.name for la in launches_of(backend.program(lir))] == [f"f0_{k}" for k in kernels]
 
 
 @pytest.mark.parametrize("name", BACKENDS)

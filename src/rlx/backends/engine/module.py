@@ -79,4 +79,4 @@ class Module:
         early = Interface.of(graph)
         late = (tuple(numbers) for numbers in held["interface"])
         fields = (early.name, early.inputs, early.params, early.outputs)
-        return cls(graph, phases, Interface(*fields, *late, size_requirements(graph)))
+        return cls(graph, phases, Interface(*fields, *late, required=size_requirements(graph)))
