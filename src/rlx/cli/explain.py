@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
     from rlx.runtime.fitting_inputs import MadeUp
 
+Why = Annotated[
+    str | None,
+    typer.Option(
+        "--why",
+        metavar="NODE",
+        help="Follow one node: its name in the model, a block, a line, or a kernel such as k3.",
+    ),
+]
+Measured = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Time the kernels, and (not of language models) builds with decisions reversed.",
+    ),
+]
 Most = Annotated[
     int | None,
     typer.Option("--most", min=1, help="Decisions that are reversed at most. (default: 40)"),
@@ -58,21 +73,8 @@ EXAMPLE = "rlx explain model.onnx --measure --html report.html"
 def verb(
     model: options.ModelFile,
     target: options.PlannedFor = "cpu",
-    node: Annotated[
-        str | None,
-        typer.Option(
-            "--why",
-            metavar="NODE",
-            help="Follow one node: its name in the model, a block, a line, or a kernel such as k3.",
-        ),
-    ] = None,
-    is_measured: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Time the kernels, and (not of language models) builds with decisions reversed.",
-        ),
-    ] = False,
+    node: Why = None,
+    is_measured: Measured = False,
     most: Most = None,
     seconds: Seconds = None,
     html: Html = None,

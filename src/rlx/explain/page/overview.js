@@ -28,7 +28,7 @@ function whereTimeGoes(root) {
     if (rest.length) shown.push({ ...kernelGroup(rest.flatMap((r) => r.all)), name: `${rest.length} others`, place: "", kind: 7, isRest: true });
     const isNarrow = width < 560, left = isNarrow ? 8 : Math.min(440, width * 0.4), hasDetails = by.value === "kernel";
     const high = (hasDetails ? 34 : 22) + (isNarrow ? 22 : 5), longest = Math.max(...shown.map((r) => r.ns), 1e-9);
-    const details = told(shown, isNarrow ? width - 16 : left - 22);
+    const details = detailsOf(shown, isNarrow ? width - 16 : left - 22);
     shown.forEach((r, i) => {
       const y = 6 + i * high, long = Math.max(2, (width - left - 150) * r.ns / longest), many = r.all.length > 1 && !r.isRest ? ` ×${r.all.length}` : "";
       const figure = `${time(r.ns)} · ${percent(r.share)}`, full = [r.place, r.place && r.shape].filter(Boolean).join("\n");
@@ -49,7 +49,7 @@ function whereTimeGoes(root) {
 }
 
 /** The place and the shape of each row, as far as they fit; of rows that read the same, the kernel as well. */
-function told(rows, room) {
+function detailsOf(rows, room) {
   const known = new Set(), hasPlaces = rows.some((r) => r.place);
   return rows.map((r) => {
     if (r.isRest) return plural(r.all.length, "kernel");
