@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min, lower_bound, product
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, lower_bound, product, provably_le
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape, broadcast
 from rlx.ops.compose import composed, dims_of, dtype_of, nullary, shape_of
@@ -383,6 +383,8 @@ def _(x: Any, y: Any, *, mode: Mode) -> Any:
     made = ops.irfft(ops.mul(*spectra))
     start, _ = span_of(n, m, mode)
     _, length = span_of(dims_of(x)[-1], dims_of(y)[-1], mode)
+    if not provably_le(start + length, even):  # of no points, there is one more than is known
+        made = resized(made, dim_max(even, start + length))
     return ops.narrow(made, axis=-1, start=start, length=length)
 
 
