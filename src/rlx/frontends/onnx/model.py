@@ -17,7 +17,7 @@ import numpy as np
 
 from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, UnsupportedError
-from rlx.core.shape import Shape
+from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
 from rlx.frontends.onnx.dim_ranges import equal_for, ranges_for
 from rlx.frontends.onnx.files import ModelFile
@@ -38,6 +38,7 @@ from rlx.frontends.onnx.values import (
     key_of,
 )
 from rlx.ir.bundle import Bundle
+from rlx.ir.interpret import infer_binding
 from rlx.ir.mir import Graph
 
 if TYPE_CHECKING:
@@ -200,9 +201,11 @@ class Model(Bundle):
 
     def specialised(self, inputs: Sequence[Given]) -> Read:
         """The model for these inputs: the values of static ones and, where it must be, shapes."""
-        if not self.is_static:
-            return self.whole()
         given = dict(zip(self.inputs, inputs, strict=True))
+        if not self.is_static:
+            whole = self.whole()
+            is_for = not self.is_narrowed or _is_in_range(whole, given)
+            return whole if is_for else self.by_shapes().specialised(inputs)
         self._check(given)
         while True:
             key = self._key(given)
@@ -345,6 +348,18 @@ def _read_by(importer: Importer) -> Read:
             graph, importer.params, importer.inputs, importer.outputs, importer.strings,
             tuple(importer.steps),
         )  # fmt: skip
+
+
+def _is_in_range(read: Read, given: Mapping[str, Given]) -> bool:
+    """Are these inputs of sizes that a narrowed model is for? What else is wrong with them the
+    call says."""
+    try:
+        infer_binding(read.graph.inputs, given)
+    except OutOfRange:
+        return False
+    except GraphError:
+        return True
+    return True
 
 
 def _has_named_dims(model: Model) -> bool:
