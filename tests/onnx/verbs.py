@@ -155,7 +155,7 @@ def _traced(s: Subject, out: str) -> None:
 
 def _explained(s: Subject, out: str) -> None:
     need("kernels by" in out and "\ndecisions" in out, "no head, or no decisions")
-    need(out.count("\n") < 200, "over 200 lines")
+    need(out.count("\n") < 250, "over 250 lines")
 
 
 def _report(s: Subject, out: str) -> None:

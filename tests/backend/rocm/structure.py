@@ -12,9 +12,14 @@ from rlx.backends.rocm.amdgcn.assemble import assembled
 from rlx.backends.rocm.amdgcn.printer import printable
 from rlx.backends.rocm.architecture import Architecture
 from rlx.backends.rocm.metadata import KernelFacts, entry_of, facts
+from rlx.core.dtype import DType
 
 PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
 PAGE = 4096
+F64_SCRATCH_BYTES = 256
+"""Registers that a kernel with f64 operands may spill: its numbers take two registers each, and
+attention over caches of bytes has more of them than a wave of 32 lanes has. That costs time alone,
+and no kernel is tuned for f64."""
 HIDDEN = ("hidden_block_count_x", "hidden_block_count_y", "hidden_block_count_z")
 
 
@@ -71,7 +76,8 @@ def _of_kernel(found: KernelFacts, program: Program, target: Architecture) -> It
         yield f"it states {stated}"
     if found.lds_bytes > shared:
         yield f"{found.lds_bytes} bytes of LDS, and its arrays take {shared}"
-    if found.scratch_bytes:
+    has_f64 = any(b.dtype is DType.F64 for b in program.buffers)
+    if found.scratch_bytes > (F64_SCRATCH_BYTES if has_f64 else 0):
         yield f"{found.scratch_bytes} bytes of scratch"
     if found.vector_registers > 512 or not found.code_bytes:
         yield f"{found.vector_registers} vector registers in {found.code_bytes} bytes of code"
