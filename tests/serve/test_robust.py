@@ -240,7 +240,7 @@ def test_the_system_drops_connections_that_stall() -> None:
 
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is None:
-        pytest.skip("this system has no limit of its own")
+        pytest.skip("this system has no TCP_USER_TIMEOUT, by which it drops connections")
     with bound("127.0.0.1", 0, stall_s=2.5) as listening:
         client = socket.create_connection(listening.getsockname())
         accepted, _ = listening.accept()
