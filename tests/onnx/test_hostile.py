@@ -127,17 +127,89 @@ def test_cve_2026_27489_a_path_that_leaves_the_folder_when_resolved(folder: Path
     refuses(folder, "up/secret.bin", "cannot be opened")
 
 
-def test_cve_2026_34446_a_hard_link_is_refused(folder: Path) -> None:
+def reads(path: Path) -> None:
+    """A model's weights are those of the files that it was made of."""
+    np.testing.assert_array_equal(rlx.load(path).params["w"], NUMBERS)
+
+
+def test_cve_2026_34446_a_hard_link_to_what_fewer_can_read_is_refused(folder: Path) -> None:
+    (folder.parent / "secret.bin").chmod(0o600)
     os.link(folder.parent / "secret.bin", folder / "linked.bin")
-    refuses(folder, "linked.bin", "a link")
+    path = saved(folder, outside_model(outside_tensor("linked.bin")))
+    path.chmod(0o644)
+    with pytest.raises(Error, match="'linked.bin' is a hard link"):
+        rlx.load(path)
 
 
-def test_cve_2026_34447_a_symlink_is_refused(folder: Path) -> None:
+def test_a_hard_link_to_what_the_readers_of_the_model_can_read_is_a_file(folder: Path) -> None:
+    """Installers link the files of a package to their cache, the model's own among them."""
+    path = saved(folder, outside_model(outside_tensor("w.bin")))
+    os.link(folder / "w.bin", folder.parent / "cached.bin")
+    reads(path)
+    os.link(path, folder.parent / "cached.onnx")
+    reads(path)
+
+
+def test_cve_2026_34447_a_link_out_of_the_folder_is_refused_by_name(folder: Path) -> None:
     (folder / "linked.bin").symlink_to(folder.parent / "secret.bin")
-    (folder / "inside.bin").symlink_to("w.bin")
+    (folder / "twice.bin").symlink_to("linked.bin")
     (folder / "elsewhere").symlink_to(folder.parent)
-    for location in ("linked.bin", "inside.bin", "elsewhere/secret.bin"):
-        refuses(folder, location, "cannot be opened")
+    (folder / "itself").symlink_to(".")
+    (folder / "nowhere").symlink_to("nowhere")
+    for location in ("linked.bin", "twice.bin", "elsewhere/secret.bin", "itself", "nowhere"):
+        refuses(folder, location, f"'{location}' cannot be opened")
+
+
+def test_links_that_stay_inside_the_folder_are_followed(folder: Path) -> None:
+    (folder / "inner").mkdir()
+    (folder / "inner" / "linked.bin").symlink_to("../w.bin")
+    (folder / "other").symlink_to("inner")
+    for location in ("inner/linked.bin", "other/linked.bin"):
+        reads(saved(folder, outside_model(outside_tensor(location))))
+
+
+def snapshot(hub: Path, repository: str, *, has_linked_model: bool = True) -> Path:
+    """A model in Hugging Face's cache: a folder of links to files that are named by their hash."""
+    blobs, inner = hub / repository / "blobs", hub / repository / "snapshots" / "abc" / "onnx"
+    blobs.mkdir(parents=True)
+    inner.mkdir(parents=True)
+    (blobs / "5feceb").write_bytes(NUMBERS.tobytes())
+    (inner / "model.onnx_data").symlink_to("../../../blobs/5feceb")
+    path = saved(inner, outside_model(outside_tensor("model.onnx_data")))
+    if has_linked_model:
+        path.rename(blobs / "6b86b2")
+        path.symlink_to("../../../blobs/6b86b2")
+    return path
+
+
+@pytest.mark.parametrize("has_linked_model", [True, False])
+def test_files_of_a_hugging_face_cache_are_followed(tmp_path: Path, has_linked_model: bool) -> None:
+    reads(snapshot(tmp_path, "models--a--b", has_linked_model=has_linked_model))
+
+
+def test_a_cache_of_another_model_is_refused(tmp_path: Path) -> None:
+    path = snapshot(tmp_path, "models--a--b")
+    snapshot(tmp_path, "models--c--d")
+    data = path.parent / "model.onnx_data"
+    data.unlink()
+    data.symlink_to(tmp_path / "models--c--d" / "blobs" / "5feceb")
+    with pytest.raises(
+        Error, match=r"models--c--d.*neither in the model's folder nor in the cache"
+    ):
+        rlx.load(path)
+
+
+def test_a_model_that_is_a_link_has_its_files_where_it_leads(folder: Path, tmp_path: Path) -> None:
+    path = saved(folder, outside_model(outside_tensor("w.bin")))
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for file in (path, folder / "w.bin"):
+        (linked / file.name).symlink_to(file)
+    reads(linked / path.name)
+    (folder / "w.bin").unlink()
+    (folder / "w.bin").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(Error, match=r"secret\.bin"):
+        rlx.load(linked / path.name)
 
 
 def test_what_is_no_plain_file_is_refused(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """The files of a model: its own, and those beside it that hold its tensors.
 
-A file beside a model is opened only inside the model's folder, part by part, and never through a
-link of either kind; what is asked of it is compared with its length. Bytes are copied out of files,
+A file beside a model is opened only inside the model's folder, or in the cache that the model's own
+file is linked from: links are resolved first, and where they lead is opened part by part without
+following any. What is asked of a file is compared with its length. Bytes are copied out of files,
 tensor by tensor where those are beside the model: what happens to a file later changes nothing.
 """
 
@@ -11,7 +12,7 @@ import bisect
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -24,6 +25,7 @@ from rlx.core.errors import Error, GraphError
 from rlx.core.files import NO_LINKS, NOT_WAITING, READING, HeldFile, opened
 
 MAX_PATH = 4096
+READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 CHUNK, MAX_THREADS = 4 << 20, 4
 """What a thread hashes at a time, and how many do."""
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -43,6 +45,10 @@ class ModelFile:
     @property
     def folder(self) -> Path | None:
         return self.path.parent if self.is_on_disk else None
+
+    def beside(self) -> Beside:
+        """The files beside it, none of which is open yet."""
+        return Beside(self.folder, self.path if self.is_on_disk else None)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelFile:
@@ -74,6 +80,8 @@ class Beside:
     """The files in a model's folder that hold its tensors, each opened once."""
 
     folder: Path | None
+    model: Path | None = None
+    """The model's own file, where it is one."""
     opened: dict[str, Opened] = field(default_factory=dict[str, "Opened"])
 
     def bytes_of(self, entries: Any, size: int, what: str) -> Bytes:
@@ -105,7 +113,7 @@ class Beside:
                 "path."
             )
         if location not in self.opened:
-            fd = open_inside(self.folder, location, what)
+            fd = open_inside(self.folder, location, what, self.model)
             try:
                 self.opened[location] = Opened(HeldFile(location, fd))
             except (OSError, ValueError) as error:
@@ -146,8 +154,8 @@ class Opened:
         self.claimed.insert(at, wanted)
 
 
-def open_inside(folder: Path, path: str, what: str) -> int:
-    """A file of the folder or of one inside it, opened part by part without following a link.
+def open_inside(folder: Path, path: str, what: str, model: Path | None = None) -> int:
+    """A file of the folder, of one inside it, or of the cache that the model is linked from.
 
     Names are taken as they are written: percent signs and look-alikes are letters like others.
     """
@@ -155,16 +163,56 @@ def open_inside(folder: Path, path: str, what: str) -> int:
     if len(path) > MAX_PATH or "\\" in path or any(p in ("", ".", "..") for p in parts):
         raise Error(f"{what}: {_short(path)} is not a file inside the model's folder")
     try:
+        root, rest = _resolved(folder, parts, model)
         has_inner = os.open in os.supports_dir_fd
-        here = _walked(folder, parts) if has_inner else _by_path(folder, parts)
+        here = _walked(root, rest) if has_inner else _by_path(root, rest)
+        own = None if model is None else os.stat(model)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise Error(f"{what}: {_short(path)} cannot be opened: {reason}") from None
-    info = os.fstat(here)
-    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+    reason = _why_refused(os.fstat(here), own)
+    if reason is not None:
         os.close(here)
-        raise Error(f"{what}: {_short(path)} is not a plain file of its own (a link, or a device)")
+        raise Error(f"{what}: {_short(path)} {reason}")
     return here
+
+
+def _resolved(folder: Path, parts: Sequence[str], model: Path | None) -> tuple[Path, Sequence[str]]:
+    """Where a path leads through links: one of the folders that the model's files may be in, and
+    the way from there, on which there is no link."""
+    own = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(own.joinpath(*parts)))
+    for root in (own, *_cache_folders(model)):
+        if target != root and target.is_relative_to(root):
+            return root, target.relative_to(root).parts
+    raise ValueError(
+        f"it is a link to {_short(str(target))}, which is neither in the model's folder nor in the "
+        "cache that the model is linked from. Copy the file into the model's folder"
+    )
+
+
+def _cache_folders(model: Path | None) -> Iterator[Path]:
+    """The folder of the file that the model is a link to, and Hugging Face's of all files of a
+    repository, where the model is in a snapshot of it."""
+    if model is None:
+        return
+    yield Path(os.path.realpath(model)).parent
+    for folder in Path(os.path.abspath(model)).parents:
+        if folder.name == "snapshots" and (folder.parent / "blobs").is_dir():
+            yield Path(os.path.realpath(folder.parent / "blobs"))
+
+
+def _why_refused(info: os.stat_result, own: os.stat_result | None) -> str | None:
+    """Why a file may not be read as part of the model. A hard link has no target to look at: that
+    of an installer or a cache can be read by whoever can read the model, and one to a secret
+    cannot."""
+    if not stat.S_ISREG(info.st_mode):
+        return "is not a plain file (it is a folder, a pipe or a device)"
+    if info.st_nlink == 1:
+        return None
+    if own is None or own.st_uid != info.st_uid or own.st_mode & ~info.st_mode & READABLE:
+        return "is a hard link to a file that others own, or fewer can read than the model"
+    return None
 
 
 def _walked(folder: Path, parts: Sequence[str]) -> int:

@@ -104,7 +104,7 @@ class _Places:
 
 def _restored(entry: Sections, file: ModelFile) -> Model:
     head = entry.head
-    beside = Beside(file.folder)
+    beside = file.beside()
     for name, stamp in head["files"].items():
         if beside.file(name, file.path.name).held.stamp != stamp:
             raise Error(f"{name} has changed")

@@ -20,7 +20,7 @@ from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
 from rlx.frontends.onnx.dim_ranges import equal_for, ranges_for
-from rlx.frontends.onnx.files import ModelFile
+from rlx.frontends.onnx.files import Beside, ModelFile
 from rlx.frontends.onnx.host_steps import HostStep
 from rlx.frontends.onnx.importer import Importer
 from rlx.frontends.onnx.named_dims import is_open
@@ -266,12 +266,12 @@ def read_file(file: ModelFile, *, cache: CacheLike = None) -> Model:
 def reader_of(file: ModelFile) -> Reader:
     """The parsed file."""
     proto, bulk = parsed(file.data, str(file.path) if file.is_on_disk else "what was given")
-    return Reader(proto, file.folder, bulk)
+    return Reader(proto, file.beside(), bulk)
 
 
 def from_proto(proto: Any, folder: Path | None = None, name: str = "") -> Model:
     """The model in a ModelProto."""
-    return model_of(Reader(proto, folder), name)
+    return model_of(Reader(proto, Beside(folder)), name)
 
 
 def model_of(reader: Reader, name: str) -> Model:

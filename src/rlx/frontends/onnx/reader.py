@@ -1,7 +1,7 @@
 """A model's protobuf, checked where it is used, and its tensors.
 
 Nothing in a file is believed: sizes are compared with the bytes that are there before anything is
-made of them, and files beside the model are opened only inside its folder, never through a link.
+made of them, and files beside the model are opened only inside its folder or its cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -65,12 +64,11 @@ def _kinds() -> Mapping[int, Kind]:
 
 @dataclass(slots=True)
 class Reader:
-    """A parsed model, and the folder of its files."""
+    """A parsed model, and the files beside it."""
 
     model: Any
-    folder: Path | None = None
+    beside: Beside
     bulk: Bulk | None = None
-    beside: Beside = field(init=False)
     copies: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
     """Address → an array that had to be copied, and the bytes that it is a copy of."""
     opsets: dict[str, int] = field(default_factory=dict[str, int])
@@ -83,7 +81,6 @@ class Reader:
     _kinds: Mapping[int, Kind] = field(default_factory=_kinds)
 
     def __post_init__(self) -> None:
-        self.beside = Beside(self.folder)
         self.opsets = self._opsets(self.model.opset_import)
         version = self.opsets.get("", 1)
         if "" in self.opsets and not OLDEST_OPSET <= version <= NEWEST_OPSET:
