@@ -137,7 +137,7 @@ def test_cve_2026_34446_a_hard_link_to_what_fewer_can_read_is_refused(folder: Pa
     os.link(folder.parent / "secret.bin", folder / "linked.bin")
     path = saved(folder, outside_model(outside_tensor("linked.bin")))
     path.chmod(0o644)
-    with pytest.raises(Error, match="'linked.bin' is a hard link"):
+    with pytest.raises(Error, match=r"'linked\.bin' is a hard link"):
         rlx.load(path)
 
 
@@ -193,9 +193,7 @@ def test_a_cache_of_another_model_is_refused(tmp_path: Path) -> None:
     data = path.parent / "model.onnx_data"
     data.unlink()
     data.symlink_to(tmp_path / "models--c--d" / "blobs" / "5feceb")
-    with pytest.raises(
-        Error, match=r"models--c--d.*neither in the model's folder nor in the cache"
-    ):
+    with pytest.raises(Error, match=r"models--c--d.*neither in the model"):
         rlx.load(path)
 
 
