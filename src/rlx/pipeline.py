@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlx.core.dim import Dim
@@ -20,6 +21,7 @@ from rlx.core.intervals import whole
 from rlx.core.public_calls import public_class
 from rlx.core.shape import DimBinding, Shape
 from rlx.cost.decision import Decision
+from rlx.cost.profile import PlanCost, cost_of_plan
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.hir import HirModule
 from rlx.ir.lir import BufferPlan, LirModule
@@ -36,7 +38,7 @@ from rlx.passes.fusion.report import FusionReport
 from rlx.passes.layout import choose_layouts
 from rlx.passes.legalise import DispatchReport, legalise, lower_control_flow, require_legal
 from rlx.passes.options import FusionOptions
-from rlx.passes.outputs import weigh_outputs
+from rlx.passes.outputs import one_of_each
 from rlx.passes.precision import reduce_precision
 from rlx.passes.simplify import simplify, tidy
 from rlx.plan.alternatives import names_plan
@@ -54,8 +56,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Pass = Callable[[Graph, Context], Graph]
 
+
+def weigh_outputs(graph: Graph, ctx: Context) -> Graph:
+    """Which of two outputs is read back: both plans are made, and put to the gate."""
+    return one_of_each(graph, ctx, partial(_cost_alone, ctx=ctx))
+
+
 PASSES: tuple[Pass, ...] = (
-    weigh_outputs,  # advice which of two outputs to read back: logged
+    weigh_outputs,  # which of two outputs is read back: put to the gate, carried out if allowed
     mark_phases,  # Prologue, SteadyState, Epilogue: an origin of every node
     narrow_doubles,  # f64 inside of imported operators in f32, where the target has no f64
     simplify,  # rules, constant folding, CSE, DCE, block recognition
@@ -289,15 +297,28 @@ def optimised(graph: Graph, context: Context) -> Graph:
     return _stages(graph, context)[PASSES[-1].__name__]
 
 
+def _cost_alone(graph: Graph, ctx: Context) -> PlanCost:
+    """What the plan of a graph takes on every call, at the sizes that the compile weighs at."""
+    fresh = Context.of(ctx.target, replace(ctx.options, one_of=()))
+    final = _stages(graph, fresh, passes=PASSES[1:])[PASSES[-1].__name__]
+    lir = plan_module(final, ctx.target, options=fresh.options)
+    return cost_of_plan(lir, ctx.terms)
+
+
 def _stages(
-    graph: Graph, context: Context, clock: _Clock | None = None, dump: Dump | None = None
+    graph: Graph,
+    context: Context,
+    clock: _Clock | None = None,
+    dump: Dump | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> dict[str, Graph]:
     """The graph after each pass, by the pass's name; each one's work is verified."""
     given, stages = graph, dict[str, Graph]()
-    for run in PASSES:
+    for run in passes:
         made = run(graph, context)
         if made is not graph:
             verify(made)
+            given = made if run is weigh_outputs else given
             _require_same_interface(run, given, made)
         stages[run.__name__] = graph = made
         if clock is not None:
@@ -349,7 +370,8 @@ def _given(value: T, wanted: type[T]) -> T:
 
 
 def _require_same_interface(run: Pass, before: Graph, after: Graph) -> None:
-    """Inputs, params and outputs are the user's: no pass adds, drops or reorders them."""
+    """Inputs, params and outputs are the user's: no pass adds, drops or reorders them, but the one
+    that drops outputs where the caller allows it."""
     if _interface(before) != _interface(after):
         raise InternalError(
             f"{before.name}: the pass {run.__name__} changed inputs, params or outputs"

@@ -33,6 +33,7 @@ KINDS = {
     "capacity": "storage for an unbounded size, grown at run time",
     "sharding": "which part of a value each device of a mesh has",
     "cut": "where a call leaves native code",
+    "output": "which of two outputs is read back",
     "import": "what the front end decided while importing the model",
 }
 """Every kind of decision."""
@@ -79,6 +80,8 @@ class Candidate:
     kind: str = "fusion"
     why: str = ""
     """What the change is good for, stated before what it saves."""
+    is_reversible: bool = True
+    """Is the verdict carried out, so that `force` may reverse it? Advice is not."""
 
 
 class DecisionLog:
@@ -118,7 +121,8 @@ class DecisionLog:
             + benefit.host_readback_bytes_saved
             + candidate.layout_savings.sequential_bytes
             + candidate.layout_savings.transposed_bytes,
-            benefit.launches_saved + candidate.layout_savings.launches, kind=candidate.kind,
+            benefit.launches_saved + candidate.layout_savings.launches,
+            candidate.is_reversible, candidate.kind,
         ))  # fmt: skip
 
     def choose(

@@ -143,6 +143,29 @@ def profile_plan_io(lir: LirModule, terms: Terms) -> GraphIoProfile:
     return _total(map(terms.kernel, kernels)) + GraphIoProfile(host_output_bytes=host)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What a plan takes on every call."""
+
+    io: GraphIoProfile
+    arithmetic_ns: float
+    """What its arithmetic takes on the device."""
+
+    def beyond_bytes_ns(self, memory_gb_s: float) -> float:
+        """What the arithmetic takes longer than the traffic, with which it overlaps."""
+        return max(0.0, self.arithmetic_ns - self.io.device_traffic_bytes / memory_gb_s)
+
+
+def cost_of_plan(lir: LirModule, terms: Terms) -> PlanCost:
+    """The I/O and the arithmetic of a plan. What the host computes is in the price of waiting."""
+    phases, gflops = lir.plan.phases, terms.target.machine.gflops
+    on_device = [
+        k for k in lir.plan.schedule if phases[k] is not Phase.PROLOGUE and not terms.waits(k)
+    ]
+    arithmetic_ns = sum(terms.peak_flops(k) / gflops(k.shapes[0].dtype) for k in on_device)
+    return PlanCost(profile_plan_io(lir, terms), arithmetic_ns)
+
+
 def _total(terms: Iterable[GraphIoProfile]) -> GraphIoProfile:
     launches = syncs = host = traffic = 0
     for each in terms:

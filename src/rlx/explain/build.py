@@ -227,6 +227,7 @@ def _options(result: CompileResult) -> dict[str, Any]:
         "precision": options.precision,
         "sizes": dict(sorted(options.sizes.items())),
         "f64": options.f64,
+        "one_of": list(options.one_of),
         "alignment": result.lir.plan.alignment,
     }
 

@@ -58,9 +58,14 @@ class Prices:
     def plan_ns(
         self, lir: LirModule, sizes: Mapping[str, int], splits: Mapping[str, bool] | None = None
     ) -> float:
-        """What a call should take. `splits` are kernels that are known to be parallel, or not."""
+        """What a call should take, its outputs read back. `splits` are kernels that are known to be
+        parallel, or not."""
         terms, known = Terms(self.target, sizes=sizes), splits or {}
-        return self._schedule_ns(lir.plan, terms, lambda n: lir.split.get(n, known.get(key_of(n))))
+        outputs = sum(terms.bytes_of(o.shape) for o in dict.fromkeys(lir.plan.io.outputs))
+        readback_ns = outputs / self.target.gate.effective_readback_gb_s
+        return readback_ns + self._schedule_ns(
+            lir.plan, terms, lambda n: lir.split.get(n, known.get(key_of(n)))
+        )
 
     def _schedule_ns(
         self, plan: BufferPlan, terms: Terms, is_split: Callable[[Node], bool | None]

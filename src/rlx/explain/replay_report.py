@@ -119,4 +119,5 @@ def _options(report: Report) -> FusionOptions:
         precision=held["precision"],
         sizes=held["sizes"],
         f64=held.get("f64"),
+        one_of=held.get("one_of", ()),
     )

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rlx.core.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 from rlx.core.public_calls import public_class
 from rlx.cost.target import FusionLimits
 
@@ -88,7 +88,7 @@ class Precision:
 _KINDS = {
     "skip_fusion": FLAG, "limits": NONE | instance(FusionLimits), "force": MAPPING,
     "dispatch": NONE | instance(DispatchPolicy), "precision": NONE | TEXT, "sizes": MAPPING,
-    "f64": NONE | TEXT,
+    "f64": NONE | TEXT, "one_of": SEVERAL,
 }  # fmt: skip
 
 
@@ -111,6 +111,9 @@ class FusionOptions:
     """What the f64 of a model is computed in on a target that has none: "f32", or it is refused.
     Inputs, params and outputs keep their dtype, and are converted on the device; targets that have
     f64 compute in it."""
+    one_of: Collection[tuple[str, str]] = ()
+    """Pairs of outputs of which one is enough: each is planned without the one and without the
+    other, and the cheaper of the two is left, which `force` reverses. An output is in one pair."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -126,6 +129,7 @@ class FusionOptions:
             is_size = isinstance(size, int) and not isinstance(size, bool) and size >= 0  # pyright: ignore[reportUnnecessaryIsInstance]
             if not is_size:
                 raise Error(f"FusionOptions: sizes[{name!r}] is {size!r}. Use a size, such as 64.")
+        object.__setattr__(self, "one_of", _pairs(self.one_of))
         object.__setattr__(self, "force", MappingProxyType(dict(self.force)))
         object.__setattr__(self, "sizes", MappingProxyType(dict(self.sizes)))
 
@@ -133,6 +137,14 @@ class FusionOptions:
     def policy(self) -> DispatchPolicy:
         """The dispatch policy, the default where none was given."""
         return self.dispatch or DispatchPolicy()
+
+    def require_all_outputs(self, name: str, why: str) -> None:
+        """Refuse to choose between outputs where the caller gets all that a model states."""
+        if self.one_of:
+            raise UnsupportedError(
+                f"{name}: one_of={list(self.one_of)} would drop an output, but {why}. Leave it "
+                "out, or compile a graph: rlx.Graph, rlx.trace."
+            )
 
     def text(self) -> str:
         """Every option in one canonical line: what keys and fingerprints hash."""
@@ -148,6 +160,7 @@ class FusionOptions:
                 f"precision={self.precision}",
                 *([f"sizes={sorted(self.sizes.items())}"] if self.sizes else []),
                 *([f"f64={self.f64}"] if self.f64 else []),
+                *([f"one_of={self.one_of}"] if self.one_of else []),
             ]
         )
 
@@ -157,3 +170,16 @@ class FusionOptions:
 
     def __hash__(self) -> int:
         return hash(self.text())
+
+
+def _pairs(one_of: Collection[Any]) -> tuple[tuple[str, str], ...]:
+    """Pairs of names, each name once."""
+    pairs: list[Any] = [tuple(p) if isinstance(p, tuple | list) else (p,) for p in one_of]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for pair in pairs:
+        if len(pair) != 2 or not all(isinstance(name, str) for name in pair):
+            raise Error(f"FusionOptions: one_of has {pair!r}. Give pairs of names of outputs.")
+    names = [name for pair in pairs for name in pair]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise Error(f"FusionOptions: one_of names {twice[0]!r} twice. An output is in one pair.")
+    return tuple(pairs)

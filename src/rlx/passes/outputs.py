@@ -1,53 +1,106 @@
-"""Readback advice for two outputs of which one is computed from the other by an op that syncs with
-the host: the whole spectrum, or its peaks.
+"""Which of two outputs is read back: the whole spectrum, or its peaks.
 
-Outputs are the user's, and no pass drops one. But what reading the larger one costs against fusing
-into the smaller is a trade, so that it is weighed, with the target's prices, and the decision says
-which of the two to ask for alone.
+Outputs are the user's. Where one of two is enough, which only the caller knows
+(`FusionOptions.one_of`), the graph is planned without the one and without the other, and the gate
+decides between the two plans. The same trade is weighed for every output that an op which may wait
+for the host computes from another; there the verdict is advice, and nothing is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
+from rlx.core.errors import Error
+from rlx.cost.decision import Candidate, Decision
 from rlx.cost.gate import fusion_benefit
-from rlx.cost.profile import profile_graph_io
+from rlx.cost.profile import PlanCost
 from rlx.ir.mir import Graph, Node, topological
 from rlx.passes.context import Context
 
 WHAT = "fuse_or_read_back"
+Price = Callable[[Graph], PlanCost]
+"""What the plan of a graph takes on every call."""
 
 
-def weigh_outputs(graph: Graph, ctx: Context) -> Graph:
-    """Log the trade for every pair of outputs that is one, by the documented counts."""
-    names = dict(zip(graph.outputs, graph.output_names))
-    for source, fused in _pairs(graph):
-        before = profile_graph_io(graph, outputs=[source])
-        after = profile_graph_io(graph, outputs=[fused])
-        benefit = fusion_benefit(before, after)
-        score_ns = ctx.gate.score_ns(benefit)
-        verdict = ctx.gate.should_fuse(before, after)
-        better, worse = (fused, source) if verdict else (source, fused)
-        reason = (
-            f"asking for {names[fused]!r} alone instead of {names[source]!r} gains "
-            f"{score_ns:,.2f} ns, of {ctx.gate.min_gain_ns:,.0f} asked: if one of them is enough, "
-            f"keep {names[better]!r} and drop {names[worse]!r}"
-        )
-        ctx.log.note(
-            WHAT, (source, fused), verdict, reason, predicted_ns=score_ns,
-            bytes_saved=benefit.host_readback_bytes_saved + benefit.device_traffic_bytes_saved,
-            launches_saved=benefit.launches_saved,
-        )  # fmt: skip
+def one_of_each(graph: Graph, ctx: Context, price: Price) -> Graph:
+    """The graph with one output of each pair of `one_of`; other trades are logged."""
+    for names in ctx.options.one_of:
+        pair = _Pair.of(graph, names)
+        is_second = _decision(pair, ctx, price, is_advice=False).verdict
+        graph = without_output(graph, pair.first if is_second else pair.second)
+    prices: dict[tuple[str, ...], PlanCost] = {}
+
+    def priced_once(pruned: Graph) -> PlanCost:
+        if pruned.output_names not in prices:
+            prices[pruned.output_names] = price(pruned)
+        return prices[pruned.output_names]
+
+    for pair in _trades(graph):
+        _decision(pair, ctx, priced_once, is_advice=True)
     return graph
 
 
-def _pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
-    """Outputs that an op which waits for the host makes of other outputs."""
-    outputs = list(dict.fromkeys(graph.outputs))
-    for fused in outputs:
+def without_output(graph: Graph, name: str) -> Graph:
+    """The graph without an output; inputs that only it needed stay."""
+    new = graph.rebuild()
+    outputs = dict(zip(new.output_names, new.outputs))
+    new.set_outputs({k: v for k, v in outputs.items() if k != name})
+    return new
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two outputs, of which one may be enough; the second may be computed from the first."""
+
+    graph: Graph
+    first: str
+    second: str
+
+    @classmethod
+    def of(cls, graph: Graph, names: tuple[str, str]) -> _Pair:
+        """The two outputs, what is computed from the other behind it."""
+        unknown = [n for n in names if n not in graph.output_names]
+        if unknown:
+            listed = ", ".join(graph.output_names)
+            raise Error(f"{graph.name}: one_of names no output {unknown[0]!r}. It has: {listed}.")
+        pair = cls(graph, *names)
+        first, second = pair.nodes
+        return cls(graph, *reversed(names)) if second in topological([first]) else pair
+
+    @cached_property
+    def nodes(self) -> tuple[Node, Node]:
+        outputs = dict(zip(self.graph.output_names, self.graph.outputs))
+        return outputs[self.first], outputs[self.second]
+
+
+def _decision(pair: _Pair, ctx: Context, price: Price, *, is_advice: bool) -> Decision:
+    """Is the second read back instead of the first?"""
+    before = price(without_output(pair.graph, pair.second))
+    after = price(without_output(pair.graph, pair.first))
+    why = f"{pair.second!r} is read back instead of {pair.first!r}"
+    if is_advice:
+        pair_text = f"({pair.first!r}, {pair.second!r})"
+        why = f"if one of the two is enough, FusionOptions(one_of=[{pair_text}]) drops one: {why}"
+    machine = ctx.target.machine
+    traffic = max(before.io.device_traffic_bytes, after.io.device_traffic_bytes)
+    memory_gb_s = machine.memory_gb_s(traffic)
+    more_ns = after.beyond_bytes_ns(memory_gb_s) - before.beyond_bytes_ns(memory_gb_s)
+    return ctx.log.decide(Candidate(
+        WHAT, pair.nodes, fusion_benefit(before.io, after.io),
+        round(more_ns * machine.gflops(pair.nodes[1].shape.dtype)), traffic,
+        kind="output", why=why, is_reversible=not is_advice,
+    ))  # fmt: skip
+
+
+def _trades(graph: Graph) -> Iterable[_Pair]:
+    """Outputs that an op which may wait for the host computes from other outputs."""
+    names = {o: n for n, o in reversed(list(zip(graph.output_names, graph.outputs)))}
+    for fused, name in sorted(names.items(), key=lambda item: graph.output_names.index(item[1])):
         if not fused.decl.syncs_host:
             continue
         below = set(topological(fused.inputs))
-        for source in outputs:
+        for source, other in names.items():
             if source is not fused and source in below and not source.is_leaf:
-                yield source, fused
+                yield _Pair(graph, other, name)

@@ -82,6 +82,7 @@ def options_json(options: FusionOptions) -> dict[str, Any]:
         "precision": options.precision,
         "sizes": dict(options.sizes),
         "f64": options.f64,
+        "one_of": list(options.one_of),
     }
 
 
@@ -166,6 +167,7 @@ def read_options(held: Mapping[str, Any]) -> FusionOptions:
         held["precision"],
         held["sizes"],
         held.get("f64"),
+        held.get("one_of", ()),
     )
 
 

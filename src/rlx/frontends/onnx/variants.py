@@ -76,6 +76,8 @@ class ModelVariants(Variants):
         params: Mapping[str, Any] | None = None,
         others: ModelVariants | None = None,
     ) -> None:
+        if options is not None:
+            options.require_all_outputs(model.name, "it is several programs, all of one interface")
         self.model, self._session, self._options = model, session, options
         self.name, self.backend = model.name, session.backend
         self._params = dict(params or {})

@@ -101,6 +101,8 @@ class TorchModel(Bundle):
         """The program on tensors that a session makes of it."""
         from rlx.frontends.torch.program import TorchProgram
 
+        if options is not None:
+            options.require_all_outputs(self.name, "a module returns all of its results")
         model = self.for_session(session)
         made = session.executable(model, model.params, options=options, params=params)
         return TorchProgram(model, made, frozenset(params or ()))
