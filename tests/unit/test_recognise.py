@@ -325,6 +325,12 @@ def test_attention_is_found_wherever_it_is_scaled(name: str) -> None:
     assert (node.op, node.attrs["num_heads"], node.attrs["scale"]) == ("attention", H, None)
 
 
+def test_a_scale_for_each_head_goes_to_the_queries() -> None:
+    each = np.arange(1, H + 1, dtype=np.float32).reshape(H, 1, 1)
+    graph = graph_of(lambda q, k, v: attend(ops.matmul(q, turned(k)) * each, v), **QKV)
+    assert ops_of(simplified(graph)) == ["mul", "attention"]
+
+
 def test_a_scale_of_its_own_and_a_cap_are_kept() -> None:
     def build(q: Node, k: Node, v: Node) -> Node:
         return attend(ops.tanh(ops.matmul(q, turned(k)) * 0.2 / 5.0) * 5.0, v)
@@ -374,14 +380,20 @@ def test_masks_given_at_run_time_are_found() -> None:
     assert "attention" in ops_of(simplify(g, Context.of("cpu")))
 
 
-def test_a_finite_fill_under_an_unknown_mask_is_left() -> None:
-    """A query that sees no key would give zeros where the spelling gives an average."""
-
+@pytest.mark.parametrize("fill", [LOWEST, -1e9])
+def test_a_query_that_sees_no_key_averages_under_a_finite_fill(fill: float) -> None:
     def build(q: Node, k: Node, v: Node, mask: Node) -> Node:
-        return attend(ops.where(mask, SCALES["scores"](q, k), LOWEST), v)
+        return attend(ops.where(mask, SCALES["scores"](q, k), fill), v)
 
     g = graph_of(build, **QKV, mask=Shape((B, 1, N, M), "bool"))
-    assert "attention" not in ops_of(simplify(g, Context.of("cpu")))
+    made = simplify(g, Context.of("cpu"))
+    assert "softmax" not in ops_of(made)
+    rng = np.random.default_rng(0)
+    values = {n.attrs["name"]: value_of(n, rng) for n in g.leaves[:3]}
+    values["mask"] = np.tri(N, M, -1, dtype=bool) & np.ones((B, 1, 1, 1), bool)
+    after, before = (evaluate(each, values)[0] for each in (made, g))
+    np.testing.assert_allclose(after, before, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(after[:, :, 0], values["v"].mean(axis=2), rtol=2e-5, atol=2e-5)
 
 
 def repeated(x: Node, each: int) -> Node:
@@ -443,9 +455,6 @@ NOT_ATTENTION: dict[str, Build] = {
     ),
     "keys as they are": lambda q, k, v: attend(
         ops.matmul(q, ops.reshape(k, dims=(B, H, D, M))) * 0.5, v
-    ),
-    "a scale per head": lambda q, k, v: attend(
-        ops.matmul(q, turned(k)) * np.arange(1, H + 1, dtype=np.float32).reshape(H, 1, 1), v
     ),
 }
 

@@ -2,183 +2,158 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import DimLike, product
+from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
-from rlx.ops.nn.attention import MaskKind
 from rlx.rules.activations import factors, is_near
-from rlx.rules.engine import Uses, no, rule
-from rlx.rules.match import at, scalar_of
+from rlx.rules.common import runs_of
+from rlx.rules.engine import No, Uses, no, rule
+from rlx.rules.match import is_literal
+from rlx.rules.sample_attention import sample_attention
+from rlx.rules.scores import Mask, Scores, is_regrouped, mask_of, taken_apart
 
 Dims = tuple[DimLike, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """What is done to the scores before the softmax, as attention's attributes say it."""
-
-    kind: MaskKind = "none"
-    operand: Node | None = None
+# -- the weights ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """The product q · kᵀ behind the scores, and all that is done to it."""
+class Weights:
+    """The softmax behind the left operand of a product."""
 
-    q: Node
-    k: Node
-    scale: float
-    softcap: float | None
-    mask: Mask
+    softmax: Node
+    gives_zeros: bool
+    """A query that sees no key gives 0 and no NaN."""
     nodes: tuple[Node, ...]
     """What no longer needs computing, if nothing else reads it."""
 
 
-# -- the scores -----------------------------------------------------------------------------------
+def _weights(p: Node) -> Weights | None:
+    nodes, zeros = list[Node](), False
+    while p.op != "softmax":
+        nodes.append(p)
+        if is_regrouped(p):
+            p = p.inputs[0]
+            continue
+        guard = _without_nan(p)
+        if guard is None:
+            return None
+        zeros, (p, *tests) = True, guard
+        nodes += tests
+    return Weights(p, zeros, (*nodes, p))
 
 
-def _scores_of(s: Node) -> Scores | None:
-    """Take a softmax's operand ungrouped: mask, cap, scale, product."""
-    mask, inner, nodes = _unmasked(s)
-    scale, found = factors(inner)
-    if len(found) != 1:
+def _without_nan(p: Node) -> tuple[Node, ...] | None:
+    """The weights in a select that puts 0 where a query sees no key, and the nodes that test it."""
+    if p.op != "where":
         return None
-    softcap = None
-    if found[0].op == "tanh":
-        softcap, inner = scale, found[0].inputs[0]
-        nodes = (*nodes, found[0])
-        scale, found = factors(inner)
-        scale *= softcap
-    if len(found) != 1 or found[0].op != "matmul":
-        return None
-    q, transposed = found[0].inputs
-    transposed_scale, transposed = _unscaled(transposed)
-    k = _untransposed(transposed)
-    if k is None:
-        return None
-    q_scale, q = _unscaled(q)
-    k_scale, k = _unscaled(k)
-    scale *= q_scale * k_scale * transposed_scale
-    return Scores(q, k, scale, softcap, mask, (*nodes, inner, found[0]))
+    condition, x, y = p.inputs
+    for test, fill, shown in ((_test(condition), x, y), (_negated(condition), y, x)):
+        if test is not None and is_literal(fill, 0) and shown.shape == p.shape:
+            is_row = shown.op == "softmax" and shown.inputs[0] is test.subject
+            if is_row if test.is_of_scores else test.subject is shown:
+                return shown, *test.nodes
+    return None
 
 
-def _unscaled(x: Node) -> tuple[float, Node]:
-    """A number times a node."""
-    scale, found = factors(x)
-    return (scale, found[0]) if len(found) == 1 and found[0].shape == x.shape else (1.0, x)
+@dataclass(frozen=True, slots=True)
+class NanTest:
+    """A condition that holds where weights are no numbers."""
+
+    subject: Node
+    is_of_scores: bool
+    """It asks whether scores are -inf, and not whether weights are NaN."""
+    nodes: tuple[Node, ...]
 
 
-def _untransposed(transposed: Node) -> Node | None:
-    """k of kᵀ: the last two axes swapped back."""
-    if transposed.op != "transpose" or transposed.rank < 2:
-        return None
-    order = (*range(transposed.rank - 2), transposed.rank - 1, transposed.rank - 2)
-    if transposed.attrs["perm"] == order:
-        return transposed.inputs[0]
-    return ops.transpose(transposed, perm=order)
+def _test(c: Node) -> NanTest | None:
+    """x is NaN, x ≠ x, s = -inf, or all of s = -inf along the keys."""
+    if c.op == "is_nan" or (c.op == "not_equal" and c.inputs[0] is c.inputs[1]):
+        return NanTest(c.inputs[0], False, (c,))
+    if c.op == "equal" and is_literal(c.inputs[1], -np.inf):
+        return NanTest(c.inputs[0], True, (c,))
+    if c.op == "all" and c.attrs["axes"] == (c.inputs[0].rank - 1,) and c.attrs["keepdims"]:
+        inner = _test(c.inputs[0])
+        return NanTest(inner.subject, inner.is_of_scores, (c, *inner.nodes)) if inner else None
+    return None
 
 
-def _unmasked(s: Node) -> tuple[Mask, Node, tuple[Node, ...]]:
-    """The mask, the scores without it, and the node that joins them."""
-    if s.op == "add":
-        for inner, mask in (s.inputs, s.inputs[::-1]):
-            if inner.shape == s.shape and scalar_of(mask) is None and _leads_to_product(inner):
-                return _additive_mask(mask, s), inner, (s,)
-    if s.op == "where":
-        condition, x, y = s.inputs
-        for inner, fill, shown in ((x, y, True), (y, x, False)):
-            if inner.shape == s.shape and _leads_to_product(inner):
-                mask = _selected_mask(condition, fill, s, shown)
-                return (mask, inner, (s,)) if mask is not None else (Mask(), s, ())
-    return Mask(), s, ()
-
-
-def _leads_to_product(x: Node) -> bool:
-    found = factors(x)[1]
-    return len(found) == 1 and found[0].op in ("matmul", "tanh")
-
-
-def _additive_mask(mask: Node, s: Node) -> Mask:
-    """An added mask; a constant that hides exactly the keys to come is a causal one."""
-    value = mask.attrs["value"].array if mask.op == "constant" else None
-    if value is not None and _is_causal(value == 0, value <= _lowest(s), s):
-        return Mask("causal")
-    return Mask("bias", mask)
-
-
-def _selected_mask(condition: Node, fill: Node, s: Node, shown: bool) -> Mask | None:
-    """A select between a score and a fill value that vanishes in the softmax.
-
-    A finite fill is seen where a query has no key at all: only a constant mask can tell.
-    """
-    value = scalar_of(fill)
-    if value is None or not float(value) <= _lowest(s):
-        return None
-    if condition.op == "constant":
-        visible = condition.attrs["value"].array == shown
-        if _is_causal(visible, ~visible, s):
-            return Mask("causal")
-        is_seen = bool(visible.any(axis=-1).all()) if visible.ndim else bool(visible)
-    else:
-        is_seen = False
-    if not is_seen and not np.isneginf(float(value)):
-        return None
-    return Mask("custom", condition if shown else ops.logical_not(condition))
-
-
-def _lowest(s: Node) -> float:
-    """What vanishes beside any score: half the least number of the dtype."""
-    return float(ml_dtypes.finfo(s.dtype.numpy).min) / 2
-
-
-def _is_causal(visible: Any, hidden: Any, s: Node) -> bool:
-    """Does query i see exactly the keys up to i + keys - queries, at least one of them?"""
-    if not s.shape.is_static or visible.shape[-2:] != s.shape.dims[-2:]:
-        return False
-    queries, keys = visible.shape[-2:]
-    past = np.tri(queries, keys, keys - queries, dtype=bool)
-    return keys >= queries > 0 and bool((visible == past).all() and (hidden == ~past).all())
+def _negated(c: Node) -> NanTest | None:
+    """A condition that holds where weights are numbers."""
+    if c.op == "equal" and c.inputs[0] is c.inputs[1]:
+        return NanTest(c.inputs[0], False, (c,))
+    inner = _test(c.inputs[0]) if c.op == "logical_not" else None
+    return None if inner is None else NanTest(inner.subject, inner.is_of_scores, (c, *inner.nodes))
 
 
 # -- heads ----------------------------------------------------------------------------------------
 
 
-def _as_rank_4(x: Node, rank: int) -> Node:
-    """[batch, heads, length, depth], with axes of 1 for those absent."""
-    dims = x.shape.dims
-    if rank == 4:
-        return x
-    return ops.reshape(x, dims=(1, 1, *dims) if rank == 2 else (dims[0], 1, *dims[1:]))
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How the leading axes of a product are batch and heads."""
+
+    lead: Dims
+    batch: DimLike
+    count: int
+
+    def of(self, x: Node, what: str) -> Node | No:
+        """[batch, heads, length, depth] of an operand, with fewer heads where some share one."""
+        own = (*[1] * (len(self.lead) - (x.rank - 2)), *x.shape.dims[:-2])
+        last = x.shape.dims[-2:]
+        if product(own) == product(self.lead):
+            return _reshaped(x, (self.batch, self.count, *last))
+        runs = runs_of(self.lead, (self.batch, self.count))
+        if runs is None or own[: len(runs[0])] != runs[0]:
+            return no(f"{what} are broadcast over the batch")
+        rest = [*own[len(runs[0]) :]]
+        while rest and rest[-1] == 1:
+            rest.pop()
+        if (*rest,) != runs[1][: len(rest)]:
+            return no(f"{what} are shared by heads that are not next to each other")
+        return _reshaped(x, (self.batch, product(rest), *last))
 
 
-def _mask_as_rank_4(mask: Node, rank: int) -> Node:
-    """A mask that broadcasts against scores of `rank`, set against four axes."""
-    dims = (*[1] * (rank - mask.rank), *mask.shape.dims)
-    wide = {4: dims, 3: (dims[0], 1, *dims[1:]), 2: (1, 1, *dims)}[rank]
-    return mask if wide == mask.shape.dims else ops.reshape(mask, dims=wide)
+def _heads(scores: Scores, s: Node, q: Node, k: Node) -> Heads:
+    """Batch and heads of the leading axes, as any node up to the softmax has them by themselves."""
+    lead = scores.inner.shape.dims[:-2]
+    for each in (lead, s.shape.dims[:-2], q.shape.dims[:-2], k.shape.dims[:-2]):
+        if len(each) == 2 and isinstance(each[1], int) and product(each) == product(lead):
+            return Heads(lead, each[0], each[1])
+    if len(lead) > 2:
+        is_grouped = k.rank - 2 == len(lead) and k.shape.dims[-3] == 1 != lead[-1]
+        at = 1 if is_grouped else len(lead) - 1
+        count = product(lead[at:])
+        if isinstance(count, int):
+            return Heads(lead, product(lead[:at]), count)
+    return Heads(lead, product(lead), 1)
+
+
+def _reshaped(x: Node, dims: Dims) -> Node:
+    return x if x.shape.dims == dims else ops.reshape(x, dims=dims)
 
 
 def _without_repeat_kv(x: Node) -> Node | None:
     """The kv heads before repeat_kv: [b, h, 1, …] expanded to [b, h, g, …] and reshaped."""
     wide = x.inputs[0] if x.op == "reshape" else x
-    if wide.op != "expand" or wide.rank != 5 or wide.inputs[0].op != "reshape":
+    if wide.op != "expand" or wide.rank != 5 or x.rank != 4:
         return None
-    ungrouped, heads = wide.inputs[0], wide.inputs[0].inputs[0]
-    b, h, n, d = heads.shape.dims if heads.rank == 4 else (0, 0, 0, 0)
-    is_run = ungrouped.shape.dims == (b, h, 1, n, d) and wide.shape.dims[:2] == (b, h)
-    is_same = wide.shape.dims[3:] == (n, d)
-    joined = (b, product(wide.shape.dims[1:3]), n, d)
-    return heads if is_run and is_same and x.shape.dims == joined else None
+    b, h, g, n, d = wide.shape.dims
+    single = wide.inputs[0]
+    if single.shape.dims != (b, h, 1, n, d) or x.shape.dims != (b, product((h, g)), n, d):
+        return None
+    is_reshaped = single.op == "reshape" and single.inputs[0].shape.dims == (b, h, n, d)
+    return single.inputs[0] if is_reshaped else ops.reshape(single, dims=(b, h, n, d))
 
 
 def _shared_heads(k: Node, v: Node) -> tuple[Node, Node]:
@@ -189,58 +164,78 @@ def _shared_heads(k: Node, v: Node) -> tuple[Node, Node]:
     return (before[0], before[1]) if before[0].shape.dims[1] == before[1].shape.dims[1] else (k, v)
 
 
+# -- the product ----------------------------------------------------------------------------------
+
+
+def _scaled(x: Node, lead: DimLike) -> tuple[float, Node]:
+    """A number times an operand of the product, before its leading axes were merged."""
+    scale = 1.0
+    while True:
+        own, parts = factors(x)
+        if len(parts) == 1 and parts[0] is not x and parts[0].shape == x.shape:
+            scale, x = scale * own, parts[0]
+        elif is_regrouped(x) and product(x.shape.dims[:-2]) == lead:
+            x = x.inputs[0]
+        else:
+            return scale, x
+
+
+def _keys(transposed: Node, queries: DimLike) -> Node | No:
+    """k of kᵀ: the last two axes swapped back."""
+    rank, depth = transposed.rank, transposed.shape.dims[-2]
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
+    if transposed.op == "transpose":
+        perm = tuple(transposed.attrs["perm"][i] for i in swapped)
+        x = transposed.inputs[0]
+        return x if perm == (*range(rank),) else ops.transpose(x, perm=perm)
+    if transposed.is_leaf or not provably_le(depth, queries * 2):
+        return no("the keys are stored by depth, and are not copied for so few queries")
+    return ops.transpose(transposed, perm=swapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """q, k and v as [batch, heads, length, depth], and what the scores are multiplied by."""
+
+    q: Node
+    k: Node
+    v: Node
+    scale: float
+
+
+def _operands(scores: Scores, s: Node, v: Node) -> tuple[Operands, Heads] | No:
+    q, transposed = scores.inner.inputs
+    if min(q.rank, transposed.rank, v.rank) < 2:
+        return no("an operand of a product is a vector")
+    lead = product(scores.inner.shape.dims[:-2])
+    q_scale, q = _scaled(q, lead)
+    t_scale, transposed = _scaled(transposed, lead)
+    k = _keys(transposed, q.shape.dims[-2])
+    if isinstance(k, No):
+        return k
+    k_scale, k = _scaled(k, lead)
+    heads = _heads(scores, s, q, k)
+    if product(q.shape.dims[:-2]) != lead:
+        q = ops.expand(q, dims=(*heads.lead, *q.shape.dims[-2:]))
+    for factor in scores.factors:
+        q = ops.mul(_reshaped(q, (*heads.lead, *q.shape.dims[-2:])), factor)
+    sides = heads.of(q, "queries"), heads.of(k, "keys"), heads.of(v, "values")
+    for side in sides:
+        if isinstance(side, No):
+            return side
+    q, k, v = (side for side in sides if isinstance(side, Node))
+    k, v = _shared_heads(k, v)
+    if k.shape.dims[1] != v.shape.dims[1]:
+        return no("keys and values have other numbers of heads")
+    return Operands(q, k, v, scores.scale * q_scale * k_scale * t_scale), heads
+
+
 # -- the rule -------------------------------------------------------------------------------------
 
 
-def _sample_attention(draw: Draw) -> Node:
-    """Attention as front ends decompose it. f16 and bf16 would drown the comparison in rounding."""
-    graph, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
-    b, kv, each, n, m, d, e = (draw.integer(1, 3) for _ in range(7))
-    m, heads = n + m, kv * each
-    q, k, v = (
-        graph.input(name, Shape(dims, dtype))
-        for name, dims in (("q", (b, heads, n, d)), ("k", (b, kv, m, d)), ("v", (b, kv, m, e)))
-    )
-    k, v = (_repeated(x, each) for x in (k, v))
-    scale = draw.choice((0.5, d**-0.5))
-    transposed = ops.mul(_transposed(k), scale) if draw.coin() else _transposed(k)
-    s = ops.matmul(ops.mul(q, scale) if draw.coin() else q, transposed)
-    s = ops.mul(s, 0.5) if draw.coin() else ops.div(s, 1.5)
-    s = ops.mul(ops.tanh(ops.div(s, 5.0)), 5.0) if draw.coin(0.3) else s
-    return ops.matmul(ops.softmax(_sample_mask(draw, s), axis=3), v)
-
-
-def _transposed(k: Node) -> Node:
-    return ops.transpose(k, perm=(0, 1, 3, 2))
-
-
-def _repeated(x: Node, each: int) -> Node:
-    if each == 1:
-        return x
-    b, h, n, d = x.shape.dims
-    wide = ops.expand(ops.reshape(x, dims=(b, h, 1, n, d)), dims=(b, h, each, n, d))
-    return ops.reshape(wide, dims=(b, h * each, n, d))
-
-
-def _sample_mask(draw: Draw, s: Node) -> Node:
-    b, _, n, m = s.shape.static_dims
-    past = np.tri(n, m, m - n, dtype=bool)
-    lowest = -np.inf if draw.coin() else float(2 * _lowest(s))
-    forms = (
-        lambda: s,
-        lambda: ops.add(s, s.graph.input("mask", Shape((b, 1, n, m), s.dtype))),
-        lambda: ops.add(s, np.where(past, 0.0, lowest).astype(s.dtype.numpy)),
-        lambda: ops.where(past, s, lowest),
-        lambda: ops.where(~past, lowest, s),
-        lambda: ops.where(np.arange(m) < max(1, m - 1), s, lowest),
-        lambda: ops.where(s.graph.input("see", Shape((b, 1, n, m), DType.BOOL)), s, -np.inf),
-    )
-    return draw.choice(forms)()
-
-
 @rule(
-    lambda s, v, a: ops.matmul(at("p", ops.softmax(s, axis=a)), v),
-    sample=_sample_attention,
+    lambda p, v: ops.matmul(p, v),
+    sample=sample_attention,
     domain="plain",
     slack=2048.0,
     refines=True,
@@ -248,35 +243,48 @@ def _sample_mask(draw: Draw, s: Node) -> Node:
     why="scores as large as 3 · 40² are rounded in another order, and a softmax makes a factor of "
     "the difference: 5000 roundings of 1 are 0.0006 in f32, and nothing in f64",
 )
-def attention_formula(p: Node, s: Node, v: Node, a: int, node: Node, uses: Uses) -> Any:
+def attention_formula(p: Node, v: Node, node: Node, uses: Uses) -> Any:
     """softmax(q·kᵀ · scale + mask) · v is attention, in which a query that sees no key gives the
-    NaN that the softmax makes of it."""
-    scores = _scores_of(s) if a == s.rank - 1 and s.rank in (2, 3, 4) else None
-    if scores is None or v.rank != s.rank:
-        return None
-    if any(uses(n) > 1 for n in (p, s, *scores.nodes)):
+    NaN that the softmax makes of it, or 0 where the weights are tested for that."""
+    weights = _weights(p)
+    scores = None if weights is None else taken_apart(weights.softmax.inputs[0])
+    if weights is None or not isinstance(scores, Scores):
+        return scores
+    s = weights.softmax.inputs[0]
+    if weights.softmax.attrs["axis"] != s.rank - 1:
+        return no(f"the softmax is over axis {weights.softmax.attrs['axis']}, not over the keys")
+    if not _is_private((*weights.nodes, *scores.nodes), node, uses):
         return no("the scores or their softmax are needed elsewhere too")
+    found = _operands(scores, s, v)
+    if isinstance(found, No):
+        return found
+    operands, heads = found
+    mask = mask_of(scores, heads.batch, heads.count)
+    if isinstance(mask, No):
+        return mask
     try:
-        return _built(scores, v, node)
+        made = _attention(operands, mask, scores.softcap, weights.gives_zeros)
     except GraphError as error:
         return no(str(error))
+    return _reshaped(made, node.shape.dims)
 
 
-def _built(scores: Scores, v: Node, node: Node) -> Any:
-    rank = node.rank
-    q, k, values = (_as_rank_4(x, rank) for x in (scores.q, scores.k, v))
-    k, values = _shared_heads(k, values)
-    heads, kv_heads = q.shape.dims[1], k.shape.dims[1]
-    default = max(int(q.shape.dims[3]), 1) ** -0.5 if q.shape.is_static else None
-    is_default = default is not None and is_near(scores.scale, default, q)
-    mask = [] if scores.mask.operand is None else [_mask_as_rank_4(scores.mask.operand, rank)]
-    made = ops.attention(
-        q, k, values, *mask,
-        num_heads=heads, kv_heads=None if kv_heads == heads else kv_heads,
-        mask_kind=scores.mask.kind, scale=None if is_default else scores.scale,
-        softcap=scores.softcap, masked_rows="zeros" if scores.mask.kind == "none" else "nan",
+def _is_private(nodes: Sequence[Node], root: Node, uses: Uses) -> bool:
+    """Are these read by each other and by `root` alone?"""
+    readers = (root, *nodes)
+    return all(uses(n) <= sum(n in r.inputs for r in dict.fromkeys(readers)) for n in nodes)
+
+
+def _attention(of: Operands, mask: Mask, softcap: float | None, gives_zeros: bool) -> Node:
+    heads, kv_heads = of.q.shape.dims[1], of.k.shape.dims[1]
+    depth = of.q.shape.dims[3]
+    default = max(depth, 1) ** -0.5 if isinstance(depth, int) else 0.0
+    return ops.attention(
+        of.q, of.k, of.v, *([] if mask.operand is None else [mask.operand]),
+        num_heads=heads, kv_heads=None if kv_heads == heads else kv_heads, mask_kind=mask.kind,
+        scale=None if is_near(of.scale, default, of.q) else of.scale, softcap=softcap,
+        masked_rows="zeros" if mask.kind == "none" or gives_zeros else "nan",
     )  # fmt: skip
-    return made if rank == 4 else ops.reshape(made, dims=node.shape.dims)
 
 
 # -- layouts --------------------------------------------------------------------------------------

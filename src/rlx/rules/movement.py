@@ -6,19 +6,21 @@ for later rules and passes to match.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, provably_le
+from rlx.core.dim import Dim, DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape, broadcast
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
 from rlx.ops.indexing.movement import squeezed
 from rlx.ops.op import Kind
-from rlx.rules.engine import rule
+from rlx.rules.common import runs_of
+from rlx.rules.engine import Uses, rule
 
 Dims = tuple[DimLike, ...]
 
@@ -62,6 +64,52 @@ def transpose_of_unit_axes(x: Node, p: tuple[int, ...], node: Node) -> Any:
     """A transpose that only moves axes of size 1 is a reshape."""
     kept = [a for a in p if x.shape.dims[a] != 1]
     return ops.reshape(x, dims=node.shape.dims) if kept == sorted(kept) else None
+
+
+def _sample_regrouped(draw: Draw) -> Node:
+    """A transpose between reshapes that merge or split runs of axes, with axes of 1 among them."""
+    fine = [draw.size() for _ in range(draw.integer(2, 5))]
+    cuts = sorted({0, len(fine), *(draw.integer(1, len(fine) - 1) for _ in range(2))})
+    runs = [fine[a:b] for a, b in itertools.pairwise(cuts)]
+    coarse = [product(run) for run in runs]
+    x = Graph("sample").input("x", Shape(fine if draw.coin() else [product(fine)], DType.F32))
+    perm = tuple(int(i) for i in draw.rng.permutation(len(coarse)))
+    moved = ops.transpose(ops.reshape(x, dims=coarse), perm=perm)
+    split = [d for a in perm for d in runs[a]]
+    return ops.reshape(moved, dims=draw.choice((split, [product(split)], [1, *moved.shape.dims])))
+
+
+@rule(
+    lambda x, p, d: ops.reshape(ops.transpose(ops.reshape(x), perm=p), dims=d),
+    sample=_sample_regrouped,
+)
+def transpose_between_reshapes(x: Node, p: tuple[int, ...], d: Dims, node: Node, uses: Uses) -> Any:
+    """A transpose of merged axes is one of the axes before, and where axes are split after it, it
+    is one of the axes split: one of the two reshapes is enough."""
+    moved = node.inputs[0]
+    if uses(moved) > 1:
+        return None
+    split = runs_of(d, moved.shape.dims)
+    if split is not None and _without_units(d) == _without_units(moved.shape.dims):
+        return None
+    if split is not None:
+        runs = [split[p.index(a)] for a in range(len(p))]
+        dims = [size for run in runs for size in run]
+        return ops.transpose(ops.reshape(x, dims=dims), perm=_in_runs(runs, p))
+    merged = runs_of(x.shape.dims, moved.inputs[0].shape.dims)
+    if merged is None:
+        return None
+    return ops.reshape(ops.transpose(x, perm=_in_runs(merged, p)), dims=d)
+
+
+def _without_units(dims: Dims) -> Dims:
+    return tuple(d for d in dims if d != 1)
+
+
+def _in_runs(runs: list[Dims], perm: tuple[int, ...]) -> tuple[int, ...]:
+    """A permutation of runs of axes, axis by axis."""
+    starts = [0, *itertools.accumulate(len(run) for run in runs)]
+    return tuple(axis for i in perm for axis in range(starts[i], starts[i + 1]))
 
 
 # -- expand ---------------------------------------------------------------------------------------
@@ -181,34 +229,63 @@ def split_as_narrow(x: Node, i: int, node: Node) -> Any:
     return ops.narrow(x, axis=axis, start=before, length=sizes[i])
 
 
-@rule(lambda x: ops.slice(x))
+def _sample_run_of_axis(draw: Draw) -> Node:
+    """A slice of an axis, of a known size or not, and of the others whole."""
+    dims = list[DimLike](draw.dims(1, 3))
+    dims[draw.integer(0, len(dims) - 1)] = n = Dim("n", 3, 64)
+    x = Graph("sample").input("x", Shape(dims, draw.dtype("a")))
+    bounds: list[tuple[DimLike, DimLike]] = [(0, d) for d in dims]
+    axis = draw.integer(0, len(dims) - 1)
+    ends: tuple[DimLike, ...] = (1, 3, n, n - 1, n + 1) if dims[axis] is n else (0, 1, dims[axis])
+    bounds[axis] = (draw.integer(0, 2), draw.choice(ends))
+    return ops.slice(x, starts=[a for a, _ in bounds], stops=[b for _, b in bounds])
+
+
+@rule(lambda x: ops.slice(x), sample=_sample_run_of_axis)
 def slice_as_narrow(x: Node, node: Node) -> Any:
     """A slice that takes a run of one axis is a narrow; one that takes all is nothing."""
-    spans = _spans(node)
-    if spans is None:
-        return None
-    cut = [a for a, (f, n, s) in enumerate(spans) if (f, n, s) != (0, x.shape.dims[a], 1)]
+    runs = [_run(*bounds) for bounds in _bounds_of(node)]
+    cut = [a for a, (run, size) in enumerate(zip(runs, x.shape.dims)) if run != (0, size)]
     if not cut:
         return x
-    first, length, step = spans[cut[0]]
-    if len(cut) > 1 or step != 1:
+    run = runs[cut[0]]
+    if len(cut) > 1 or run is None or run[1] != node.shape.dims[cut[0]]:
         return None
-    return ops.narrow(x, axis=cut[0], start=first, length=length)
+    return ops.narrow(x, axis=cut[0], start=run[0], length=run[1])
+
+
+def _bounds_of(node: Node) -> list[tuple[DimLike, DimLike, DimLike, int]]:
+    """The size, start, stop and step of each axis of a slice."""
+    attrs = node.attrs
+    return [*zip(node.inputs[0].shape.dims, attrs["starts"], attrs["stops"], attrs["steps"])]
+
+
+def _run(size: DimLike, start: DimLike, stop: DimLike, step: int) -> tuple[DimLike, DimLike] | None:
+    """First index and count where consecutive elements are taken."""
+    span = _span(size, start, stop, step)
+    if span is not None:
+        return span[:2] if span[2] == 1 else None
+    end = size if provably_le(size, stop) else stop
+    is_known = step == 1 and provably_le(0, start) and provably_le(start, end)
+    return (start, end - start) if is_known and provably_le(end, size) else None
 
 
 Span = tuple[int, int, int]
 
 
+def _span(size: DimLike, start: DimLike, stop: DimLike, step: int) -> Span | None:
+    """First index, count and step, where all are known."""
+    if isinstance(size, Dim) or isinstance(start, Dim) or isinstance(stop, Dim):
+        return None
+    taken = range(size)[start:stop:step]
+    return taken.start, len(taken), step if len(taken) > 1 else 1
+
+
 def _spans(node: Node) -> list[Span] | None:
-    """First index, count and step along every axis, where all are known."""
-    given = zip(node.inputs[0].shape.dims, *(node.attrs[k] for k in ("starts", "stops", "steps")))
-    spans: list[Span] = []
-    for size, start, stop, step in given:
-        if isinstance(size, Dim) or isinstance(start, Dim) or isinstance(stop, Dim):
-            return None
-        taken = range(size)[start:stop:step]
-        spans.append((taken.start, len(taken), step if len(taken) > 1 else 1))
-    return spans
+    """The span of every axis."""
+    spans = [_span(*bounds) for bounds in _bounds_of(node)]
+    known = [span for span in spans if span is not None]
+    return known if len(known) == len(spans) else None
 
 
 @rule(lambda x: ops.slice(ops.slice(x)))
