@@ -83,20 +83,32 @@ def written_arguments(target: Any) -> Iterator[tuple[int, str]]:
             yield i, argument.name
 
 
-def updates_statistics(node: Any) -> bool:
-    """Does a batch norm in training change its running mean and variance?"""
+STATISTICS = {
+    "batch_norm": "training", "native_batch_norm": "training", "cudnn_batch_norm": "training",
+    "miopen_batch_norm": "training", "_batch_norm_impl_index": "training",
+    "instance_norm": "use_input_stats", "batch_norm_update_stats": None,
+    "batch_norm_gather_stats": None, "batch_norm_gather_stats_with_counts": None,
+}  # fmt: skip
+"""Ops that change a running mean and variance, of which their schemas say nothing → the argument
+that says whether they do."""
+
+
+def updated_statistics(node: Any) -> list[Any]:
+    """The running mean and variance that a norm in training changes."""
     name = getattr(node.target, "_opname", "")
-    if name not in ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "instance_norm"):
-        return False
-    return len(node.args) > 5 and node.args[5] is True and node.args[3] is not None
+    if name not in STATISTICS:
+        return []
+    given = dict(zip((a.name for a in node.target._schema.arguments), node.args)) | node.kwargs
+    flag = STATISTICS[name]
+    updates = flag is None or given.get(flag)
+    return [given.get("running_mean"), given.get("running_var")] if updates else []
 
 
 def written_nodes(node: Any) -> list[Any]:
     """The nodes of tensors that this one changes."""
     names = list(written_arguments(node.target))
     given = [node.args[i] if i < len(node.args) else node.kwargs.get(n) for i, n in names]
-    if updates_statistics(node):
-        given += node.args[3:5]
+    given += updated_statistics(node)
     flat = [v for g in given for v in (g if isinstance(g, list | tuple) else [g])]
     return [g for g in flat if isinstance(g, torch.fx.Node)]
 

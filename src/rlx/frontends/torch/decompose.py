@@ -105,6 +105,8 @@ def _function(
 ) -> Callable[..., Any]:
     """The op as a function of its tensors. One that changes some of them gives these."""
     written = [name for _, name in written_arguments(call.target)]
+    is_whole = len(call.args) == len(call.target._schema.arguments)
+    target = call.target if is_whole else call.target.overloadpacket
 
     def function(*tensors: Any) -> Any:
         given = list(flat)
@@ -113,13 +115,14 @@ def _function(
         named = pytree.tree_unflatten(given, spec)
         named = {k: v.clone() if k in written else v for k, v in named.items()}
         args, kwargs = _in_order(call.target, named)
-        return call.target(*args, **kwargs)
+        return target(*args, **kwargs)
 
     return function
 
 
 def _in_order(target: Any, named: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    schema = target._schema.arguments
+    """Arguments as the schema has them; tensors for results may be left out."""
+    schema = [a for a in target._schema.arguments if a.name in named or not a.is_out]
     args = [named[a.name] for a in schema if not a.kwarg_only]
     return args, {a.name: named[a.name] for a in schema if a.kwarg_only}
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlx.core.errors import Error, UnsupportedError
-from rlx.frontends.torch.model import TorchModel, from_exported
+from rlx.frontends.torch.autocast import Region
+from rlx.frontends.torch.model import TorchModel, from_exported, imported_program
 from rlx.frontends.torch.namespaces import pytree, torch
 
 LOG = logging.getLogger("rlx")
@@ -33,7 +34,8 @@ def exported_model(
     """The model of a module or function, traced with these arguments."""
     program = exported(module, args, kwargs, dynamic_shapes)
     name = type(module).__name__ if is_module(module) else getattr(module, "__name__", "model")
-    return from_exported(program, name, _dim_names(program, dynamic_shapes))
+    names = _dim_names(program, dynamic_shapes)
+    return imported_program(program, name, names, Region.ambient())
 
 
 def exported(

@@ -14,6 +14,7 @@ from rlx.core.dim import Dim
 from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.shape import Shape
 from rlx.frontends.torch.aliasing import (
+    STATISTICS,
     Storage,
     Tensor,
     base_of,
@@ -144,12 +145,22 @@ class Importer:
             seen = replace(call, op=call.op.removesuffix("_"))
             self._env[first] = parent.viewed(view_step(self, seen, None))
             return self._env[first]
+        if outs := _outs(node.target):
+            return self._stored(call, outs)
         made = self._made(call)
         if _is_in_place(node):
             (_, name), *_ = written_arguments(node.target)
             self.write(call.tensors[name], call.fakes[name], made)
             return call.tensors[name]
         return made
+
+    def _stored(self, call: Call, outs: Sequence[str]) -> Any:
+        """The results of an op in the tensors that it is given for them."""
+        made = self._made(call.without(outs))
+        for name, value in zip(outs, made if len(outs) > 1 else [made], strict=True):
+            self.write(call.tensors[name], call.fakes[name], value)
+        held = [call.tensors[name] for name in outs]
+        return held if len(outs) > 1 else held[0]
 
     def _viewed(self, node: Any, call: Call, parent: Tensor) -> Any:
         """A view on a tensor that is written to, or several."""
@@ -198,6 +209,8 @@ class Importer:
             raise Refused(f"its handler does not take these operands ({what})") from None
 
     def _by_decomposition(self, call: Call, error: Error | None) -> Any:
+        if call.op in STATISTICS:
+            raise error or Refused("rlx has no handler for it, and it changes what it is given")
         if self.depth >= MAX_DEPTH:
             raise error or Refused("it has no handler, and its decomposition does not end")
         found = decomposed(call, error)
@@ -335,6 +348,12 @@ def _is_empty(call: Call) -> bool:
 
 def _has_zero(fake: Any) -> bool:
     return all(isinstance(d, int) for d in fake.shape) and 0 in fake.shape
+
+
+def _outs(target: Any) -> list[str]:
+    """The arguments of a variant `out=` that are what it gives."""
+    schema = getattr(target, "_schema", None)
+    return [] if schema is None else [a.name for a in schema.arguments if a.is_out]
 
 
 def _is_in_place(node: Any) -> bool:

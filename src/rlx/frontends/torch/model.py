@@ -14,6 +14,7 @@ from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
 from rlx.frontends.torch.aliasing import Tensor as Held
 from rlx.frontends.torch.aliasing import owner_of, written_bases
+from rlx.frontends.torch.autocast import Region, with_casts
 from rlx.frontends.torch.dtypes import array_of, dtype_of, require_dense
 from rlx.frontends.torch.importer import Importer, attributes_of
 from rlx.frontends.torch.namespaces import pytree, torch
@@ -316,14 +317,21 @@ def from_exported(
     program: Any, name: str = "", names: Mapping[str, str] | None = None
 ) -> TorchModel:
     """The model of a torch.export.ExportedProgram."""
-    graph, signature = program.graph, program.graph_signature
-    build = Builder(name or "model", program.range_constraints, names or {})
+    return imported_program(program, name, names or {}, Region(None, False))
+
+
+def imported_program(
+    program: Any, name: str, names: Mapping[str, str], ambient: Region
+) -> TorchModel:
+    """The model of an ExportedProgram that was traced in a region of automatic mixed precision."""
+    module, signature = with_casts(program.graph_module, ambient), program.graph_signature
+    graph = module.graph
+    build = Builder(name or "model", program.range_constraints, names)
     held = {**program.state_dict, **program.constants}
     written = written_bases(graph)
-    placeholders = {n.name: n for n in graph.nodes if n.op == "placeholder"}
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     place = 0
-    for spec in signature.input_specs:
-        node = placeholders[spec.arg.name]
+    for spec, node in zip(signature.input_specs, placeholders, strict=True):
         if spec.kind.name == "USER_INPUT":
             build.argument(node, place, spec.arg.name)
             place += 1
@@ -338,7 +346,7 @@ def from_exported(
     ]
     _require_plain(signature)
     return build.model(
-        graph, attributes_of(program.graph_module), outputs, program.call_spec.in_spec,
+        graph, attributes_of(module), outputs, program.call_spec.in_spec,
         program.call_spec.out_spec, place,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -63,6 +63,14 @@ class Call:
     def graph(self) -> Graph:
         """The graph that is being built."""
         return self.importer.graph
+
+    def without(self, names: Sequence[str]) -> Call:
+        """The call without some of its arguments, which are where its results are stored."""
+        kept = [
+            {k: v for k, v in given.items() if k not in names}
+            for given in (self.args, self.fakes, self.tensors)
+        ]
+        return replace(self, args=kept[0], fakes=kept[1], tensors=kept[2])
 
     # -- what torch states about results ----------------------------------------------------------
 

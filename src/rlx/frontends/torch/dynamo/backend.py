@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.core.errors import Error
+from rlx.frontends.torch.dynamo.attributes import lifted, with_attributes
 from rlx.frontends.torch.dynamo.breaks import graph_name, is_whole, report_break
 from rlx.frontends.torch.dynamo.calls import GraphProgram
 from rlx.frontends.torch.dynamo.functional import CompileForward, by_autograd
@@ -62,8 +63,9 @@ def rlx(
     report_break(module, name)
     if not any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         return module.forward
+    graph, held = lifted(module)
     try:
-        return _compiled(module, inputs, name, asked)
+        return with_attributes(_compiled(graph, [*held, *inputs], name, asked), held)
     except Error as error:
         if asked.is_strict:
             raise

@@ -94,6 +94,7 @@ def constants_of(graph_module: Any) -> Callable[[str], Any]:
 def is_static(source: Any, given: Any) -> bool:
     """Is it a parameter or buffer of a module, which calls give again and again?"""
     known = (source.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    known = known or source.meta.get("rlx_attribute")
     return known is not None or isinstance(given, torch.nn.Parameter)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlx.core.errors import UnsupportedError
+from rlx.frontends.torch.autocast import HOST, Region, with_casts
 from rlx.frontends.torch.namespaces import torch
 
 _OF_TRANSFORMS = "_functorch"
@@ -23,7 +24,12 @@ def fakes_of(module: Any) -> list[Any]:
 
 
 def traced(module: Any) -> Any:
-    """The graph in ATen ops, with fake values in `meta["val"]`, modules and lines kept."""
+    """The graph in ATen ops, with fake values in `meta["val"]`, modules and lines, and the casts of
+    automatic mixed precision."""
+    return with_casts(_traced(module), Region.ambient())
+
+
+def _traced(module: Any) -> Any:
     from torch._dispatch.python import (  # pyright: ignore[reportMissingImports]
         enable_python_dispatcher,
     )
@@ -38,7 +44,12 @@ def traced(module: Any) -> Any:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(fake_mode(fakes))
-        for context in (preserve_node_meta(), enable_python_dispatcher(), torch.no_grad()):
+        for context in (
+            preserve_node_meta(),
+            enable_python_dispatcher(),
+            torch.no_grad(),
+            torch.autocast(HOST, enabled=False),
+        ):
             stack.enter_context(context)
         try:
             return make(*fakes)

@@ -108,7 +108,7 @@ def inlined(call: Call, *given: Any) -> Any:
     """Graphs inside that change no values."""
     at = next(i for i, v in enumerate(given) if hasattr(v, "graph") and hasattr(v, "code"))
     if call.op == "wrap_with_autocast":
-        call.require(not given[2], "automatic mixed precision inside of a graph")
+        call.refuse("automatic mixed precision in a branch or loop")
     rest = list(given[at + 1 :])
     if call.op == "invoke_subgraph":
         rest = rest[1:]

@@ -133,6 +133,18 @@ def _trained(
     return made, mean, var, count
 
 
+def _update(
+    call: Call, running_mean: Node | None, running_var: Node | None, mean: Node, var: Node,
+    count: Any, momentum: float,
+) -> None:  # fmt: skip
+    """Store the running statistics, where there are any."""
+    if running_mean is not None:
+        call.write("running_mean", _running(call, running_mean, mean, momentum))
+    if running_var is not None:
+        grown = _unbiased(call, var, count)
+        call.write("running_var", _running(call, running_var, grown, momentum))
+
+
 @handles("batch_norm", "native_batch_norm", "cudnn_batch_norm")
 def batch_norm(
     call: Call, x: Node, weight: Node | None, bias: Node | None, running_mean: Node | None,
@@ -143,10 +155,7 @@ def batch_norm(
         made = _with_statistics(call, x, weight, bias, running_mean, running_var, eps)
         return made if is_plain else [made, *(call.filled(0, v) for v in call.value[1:])]
     made, mean, var, count = _trained(call, x, weight, bias, eps)
-    if running_mean is not None and running_var is not None:
-        call.write("running_mean", _running(call, running_mean, mean, momentum))
-        grown = _unbiased(call, var, count)
-        call.write("running_var", _running(call, running_var, grown, momentum))
+    _update(call, running_mean, running_var, mean, var, count, momentum)
     return made if is_plain else [made, mean, ops.rsqrt(ops.add(var, float(eps)))]
 
 
@@ -168,10 +177,7 @@ def batch_norm_legit(
         made = _with_statistics(call, x, weight, bias, running_mean, running_var, eps)
         return [made, *(call.filled(0, v) for v in call.value[1:])]
     made, mean, var, count = _trained(call, x, weight, bias, eps)
-    if running_mean is not None and running_var is not None:
-        call.write("running_mean", _running(call, running_mean, mean, momentum))
-        grown = _unbiased(call, var, count)
-        call.write("running_var", _running(call, running_var, grown, momentum))
+    _update(call, running_mean, running_var, mean, var, count, momentum)
     return [made, mean, ops.rsqrt(ops.add(var, float(eps)))]
 
 
@@ -190,6 +196,25 @@ def batch_norm_functional(
             _running(call, running_var, grown, momentum)]  # fmt: skip
 
 
+@handles("_batch_norm_with_update")
+def batch_norm_with_update(
+    call: Call, x: Node, weight: Node | None, bias: Node | None, running_mean: Node,
+    running_var: Node, momentum: float, eps: float,
+) -> list[Node]:  # fmt: skip
+    made, mean, var, count = _trained(call, x, weight, bias, eps)
+    _update(call, running_mean, running_var, mean, var, count, momentum)
+    return [made, mean, ops.rsqrt(ops.add(var, float(eps))), call.filled(0, call.value[3])]
+
+
+def _of_instances(x: Node) -> tuple[Node, Node, Any]:
+    """The mean over a batch of each instance's mean and variance, and of how many elements."""
+    axes = tuple(range(2, rank(x)))
+    wide = ops.cast(x, to=x.shape.dtype.compute)
+    away = ops.sub(wide, ops.mean(wide, axes=axes, keepdims=True))
+    var = ops.mean(ops.mul(away, away), axes=(0, *axes))
+    return ops.mean(wide, axes=(0, *axes)), var, product(x.shape.dims[a] for a in axes)
+
+
 @handles("instance_norm")
 def instance_norm(
     call: Call, x: Node, weight: Node | None, bias: Node | None, running_mean: Node | None,
@@ -197,7 +222,9 @@ def instance_norm(
 ) -> Node:  # fmt: skip
     if not use_input_stats and running_mean is not None and running_var is not None:
         return _with_statistics(call, x, weight, bias, running_mean, running_var, eps)
-    call.require(running_mean is None, "statistics of instances that are kept")
-    call.require(weight is not None or bias is None, "a bias without a scale")
+    if running_mean is not None or running_var is not None:
+        _update(call, running_mean, running_var, *_of_instances(x), momentum)
+    if weight is None and bias is not None:
+        return ops.add(ops.instance_norm(x, eps=float(eps)), _per_channel(x, bias))
     operands = [v for v in (x, weight, bias) if v is not None]
     return ops.instance_norm(*operands, eps=float(eps))

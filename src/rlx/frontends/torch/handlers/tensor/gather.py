@@ -30,6 +30,20 @@ def embedding(call: Call, x: Node, indices: Node, padding_idx: int = -1) -> Node
     return ops.gather(x, indices, axis=0)
 
 
+@handles("embedding_renorm")
+def embedding_renorm(call: Call, x: Node, indices: Node, max_norm: float, norm_type: float) -> Node:
+    """Rows that are read, with those scaled down whose norm is above the greatest."""
+    flat = ops.reshape(indices, dims=(indices.shape.num_elements,))
+    none = ops.expand(call.constant(0, x.shape.dtype), dims=(x.shape.dims[0],))
+    read = ops.scatter(
+        none, flat, ops.expand(call.constant(1, x.shape.dtype), dims=flat.shape.dims)
+    )
+    size = ops.pow(ops.sum(ops.pow(ops.abs(x), norm_type), axes=(1,)), 1 / norm_type)
+    is_scaled = ops.logical_and(ops.greater(read, 0), ops.greater(size, max_norm))
+    scale = ops.where(is_scaled, ops.div(max_norm, ops.add(size, 1e-7)), ops.add(none, 1))
+    return ops.mul(x, ops.expand_dims(scale, axes=(1,)))
+
+
 @handles("index_select")
 def index_select(call: Call, x: Node, dim: int, index: Node) -> Node:
     if not rank(x):
