@@ -8,8 +8,9 @@ import random
 import pytest
 
 import rlx
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate, provably_le
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate, exact_div, provably_le
 from rlx.core.errors import GraphError
+from tests.effort import tries
 
 
 def some(rng: random.Random, n: Dim) -> DimLike:
@@ -224,3 +225,36 @@ def test_a_size_that_may_be_negative_names_the_range_where_it_is_not() -> None:
     for graph, dim in ((spectrum, r"'m', min=1"), (taps, r"'k', min=0, max=6")):
         with pytest.raises(rlx.GraphError, match=rf"Dim\({dim}\)\."):
             rlx.compile(graph)
+
+
+def polynomial(rng: random.Random, atoms: list[DimLike], terms: int) -> DimLike:
+    total: DimLike = rng.randint(-3, 3)
+    for _ in range(terms):
+        total = total + rng.randint(-4, 4) * math.prod(rng.choices(atoms, k=rng.randint(1, 2)))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return total
+
+
+def test_a_product_divided_by_a_factor_is_the_other() -> None:
+    """Of sums too, whatever they are sums of; with a rest it is no quotient."""
+    rng = random.Random(5)
+    p, b, n = Dim("p", 1), Dim("b"), Dim("n")
+    atoms: list[DimLike] = [p, b, n // 3, n % 4 + 1, dim_max(b, 5), 2 * p + 1]
+    assert exact_div(192 * p + 192, 64 * p + 64) == 3
+    assert (192 * p + 192) // (64 * p + 64) == 3
+    assert (6 * p * b + 6 * p) // (3 * p) == 2 * b + 2
+    assert exact_div(0, p + 1) == 0
+    assert exact_div(5, p + 1) is None
+    assert exact_div(p + 2, p + 1) is None
+    for _ in range(tries(400, 4000)):
+        one, other = polynomial(rng, atoms, 2), polynomial(rng, atoms, 2)
+        if one == 0:
+            continue
+        found = exact_div(one * other, one)
+        sizes = {"p": rng.randint(1, 9), "b": rng.randint(0, 9), "n": rng.randint(0, 20)}
+        if found is not None:
+            assert evaluate(found * one, sizes) == evaluate(one * other, sizes)
+        assert found is not None or any(
+            isinstance(d, Dim) and "max" in str(d) for d in (one, other)
+        )
+        rest = exact_div(one * other + 1, one)
+        assert rest is None or evaluate(rest * one, sizes) == evaluate(one * other + 1, sizes)

@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeGuard
 
-from rlx.core.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times, without
+from rlx.core.atoms import Atom, Call, Monomial, Symbol, facts_of, term_text, times
 from rlx.core.errors import GraphError
 from rlx.core.intervals import Interval, interval_scale, interval_sum, safe_div, safe_mod, whole
+from rlx.core.polynomials import quotient
 from rlx.core.public_calls import public_class
 from rlx.core.size_operators import as_data, numpy_function, refuse_operators, size_operator
 
@@ -269,21 +270,13 @@ def upper_bound(dim: DimLike) -> int | None:
 
 
 def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
-    """a / b where the division is exact term by term, else None."""
+    """a / b where that is a polynomial of whole coefficients, else None."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return a // b if b and a % b == 0 else None
     if b == 0:
         return None
-    divisor = _terms(b)
-    if len(divisor) != 1:
-        return 1 if a == b else None
-    (monomial, coefficient), quotient = divisor[0], dict[Monomial, int]()
-    for m, c in _terms(a):
-        rest = without(m, monomial)
-        if rest is None or c % coefficient:
-            return None
-        quotient[rest] = c // coefficient
-    return _from_terms(quotient)
+    found = quotient(_terms(a), _terms(b), MAX_WEIGHT)
+    return None if found is None else _from_terms(found)
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, overload
 
 from rlx.core.arguments import MAPPING, NONE, instance
-from rlx.core.dim import Dim, DimLike, is_static, product, substitute, symbols_of
+from rlx.core.dim import Dim, DimLike, dim_max, is_static, product, substitute, symbols_of
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.intervals import whole
@@ -32,6 +32,16 @@ def dims_differ(what: str, found: Sequence[DimLike], wanted: Sequence[DimLike]) 
     return (
         GraphError(what) if pair is None or len(found) != len(wanted) else DimsDiffer(what, *pair)
     )
+
+
+def may_exceed(what: str, small: DimLike, large: DimLike) -> GraphError:
+    """The error of a size that is to be at most another."""
+    return DimsDiffer(what, dim_max(small, large), large)
+
+
+def indivisible(what: str, dim: DimLike, number: int) -> GraphError:
+    """The error of a dim that is to be a multiple of a number."""
+    return DimsDiffer(what, dim, dim // number * number) if number > 0 else GraphError(what)
 
 
 class OutOfRange(GraphError):

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlx.core.arrays import is_numeric
 from rlx.core.attrs import bind
-from rlx.core.dim import Dim, Symbol, is_static, substitute
+from rlx.core.dim import Dim, Symbol, substitute
 from rlx.core.dim import evaluate as evaluate_dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
@@ -41,8 +41,8 @@ def infer_binding(leaves: Sequence[Leaf], values: Mapping[str, Any]) -> dict[str
         pass
     symbols = {d.name: d for leaf in leaves for d in leaf.shape.dynamic_symbols}
     for dim, size in open_:
-        if not is_static(substitute(dim, sizes)):
-            raise GraphError(f"no sizes of named dims make {dim} equal to {size}, as given.")
+        if substitute(dim, sizes) != size:
+            raise OutOfRange(f"no sizes of named dims make {dim} equal to {size}, as given.")
     return DimBinding(sizes).checked(symbols.values())  # pyright: ignore[reportArgumentType]
 
 
@@ -56,6 +56,8 @@ def _match_leaf(
     open_: list[tuple[Dim, int]] = []
     for declared, size in zip(shape.dims, array.shape):
         if not isinstance(declared, Dim):
+            if declared != size:
+                raise mismatch(leaf, array)
             continue
         symbol = declared.bound_symbol
         if symbol is None:
@@ -85,7 +87,8 @@ def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
 
 
 def mismatch(leaf: Leaf, array: np.ndarray[Any, Any]) -> GraphError:
-    """The error of an array that is not what the leaf declares."""
+    """The error of an array that is not what the leaf declares: `OutOfRange` where only sizes
+    differ, which may be those of another program of the same model."""
     try:
         got = str(Shape(array.shape, DType.of(array.dtype)))
     except GraphError:
@@ -97,7 +100,10 @@ def mismatch(leaf: Leaf, array: np.ndarray[Any, Any]) -> GraphError:
         hint = f"Cast it: {name}.astype({dtype.numpy.name!r})."
     else:
         hint = "Reshape it first."
-    return GraphError(f"{leaf.op} {name!r} is {leaf.shape}, got {got}. {hint}")
+    kind = (
+        OutOfRange if array.dtype == dtype.numpy and array.ndim == leaf.shape.rank else GraphError
+    )
+    return kind(f"{leaf.op} {name!r} is {leaf.shape}, got {got}. {hint}")
 
 
 def checked_array(leaf: Leaf, value: Any, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:

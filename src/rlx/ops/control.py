@@ -18,7 +18,7 @@ from rlx.core.dim import Dim, DimLike, dim_max, product, symbols_of
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.extent import ceiling, is_capacity, measured, measured_in
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops import custom_ops as registry
 from rlx.ops.compose import graph_flops
 from rlx.ops.draw import Draw, Spec
@@ -72,7 +72,8 @@ def _check_kept(name: str, given: Sequence[Shape], made: Sequence[Shape]) -> Non
         raise GraphError(f"{name} returns {len(made)} values for {len(given)} carries")
     for i, (before, after) in enumerate(zip(given, made)):
         if before != after:
-            raise GraphError(f"carry {i} is {before}, but {name} returns {after} for it")
+            what = f"carry {i} is {before}, but {name} returns {after} for it"
+            raise dims_differ(what, before.dims, after.dims)
 
 
 def run(body: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -331,7 +332,8 @@ def _scan_shape(
     whole, xs = operands[: num_carries + num_bcasts], operands[num_carries + num_bcasts :]
     for i, x in enumerate(xs, len(whole)):
         if x.rank == 0 or x.dims[0] != length:
-            raise GraphError(f"operand {i} is {x}, expected a leading dim of length={length}")
+            what = f"operand {i} is {x}, expected a leading dim of length={length}"
+            raise dims_differ(what, x.dims[:1], (length,))
     made = _body_shapes("body", body, [*whole, *(x.with_dims(x.dims[1:]) for x in xs)])
     _check_kept("body", operands[:num_carries], made[:num_carries])
     ys = [y.with_dims([length, *y.dims]) for y in made[num_carries:]]

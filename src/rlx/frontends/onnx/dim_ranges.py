@@ -8,13 +8,23 @@ one for multiples of 32 (and few other sizes): the dim is such a multiple, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from rlx.core.dim import Dim, DimLike, dim_max, exact_div, provably_le, symbols_of
+from rlx.core.atoms import Call, Symbol
+from rlx.core.dim import (
+    Dim,
+    DimLike,
+    exact_div,
+    provably_le,
+    substitute,
+    symbols_of,
+)
+from rlx.core.extent import of_symbol
 from rlx.core.formulas import compile_dims
 from rlx.core.intervals import Interval
-from rlx.core.shape import DimsDiffer
+from rlx.core.shape import DimsDiffer, may_exceed
 from rlx.frontends.onnx.named_dims import SizeRange
 
 MOST = 1 << 13
@@ -22,6 +32,8 @@ MOST = 1 << 13
 FARTHEST = 1 << 48
 """A range that reaches as far has no end."""
 MAX_MULTIPLE = 1024
+MAX_CASES = 3
+"""How many maxima and minima of a difference are looked at argument by argument."""
 
 
 def ranges_for(error: BaseException) -> dict[str, SizeRange] | None:
@@ -31,16 +43,36 @@ def ranges_for(error: BaseException) -> dict[str, SizeRange] | None:
     return dict([kept]) if kept else None
 
 
-def equal_for(error: BaseException) -> tuple[str, str] | None:
-    """Two named dims that must be equal, or may be, for this error not to be right."""
+def equal_for(error: BaseException) -> tuple[str, DimLike] | None:
+    """A named dim and what it must be of others, or may be, for this error not to be right."""
     found = behind(error)
     if found is None:
         return None
-    both = [d.symbol if isinstance(d, Dim) else None for d in _reduced(found.left, found.right)]
-    left, right = both
-    if left is None or right is None or left.is_measured or right.is_measured or left == right:
-        return None
-    return left.name, right.name
+    left, right = _reduced(found.left, found.right)
+    named = [d for d in symbols_of([left, right]) if not d.is_measured]
+    pairs = ((other.name, one) for one, other in itertools.combinations(named, 2))
+    for name, size in itertools.chain(_solutions(left - right, MAX_CASES), pairs):
+        sizes = {name: size}
+        if substitute(left, sizes) == substitute(right, sizes) and provably_le(0, size):
+            return name, size
+    return None
+
+
+def _solutions(difference: DimLike, cases: int) -> Iterator[tuple[str, DimLike]]:
+    """What a named dim is where a difference that it is a term of is 0, or is with one argument of
+    a maximum or minimum in its place; of two names first the one that comes last."""
+    if not isinstance(difference, Dim) or difference.is_measured:
+        return
+    for monomial, c in reversed(difference.terms):
+        match monomial:
+            case (Symbol() as only,) if c in (1, -1):
+                yield only.name, of_symbol(only) - c * difference
+            case (Call("max" | "min", args),) if cases:
+                term = dict(zip(difference.terms, difference.addends()))[monomial, c]
+                for argument in args:
+                    yield from _solutions(difference - term + c * argument, cases - 1)
+            case _:
+                pass
 
 
 @lru_cache(256)
@@ -50,16 +82,29 @@ def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, S
     symbols = symbols_of([left, right])
     if len(symbols) != 1 or symbols[0].is_measured:
         return None
-    (low, high), name = symbols[0].bounds, symbols[0].name
-    sizes = range(low or 0, MOST if high is None else min(high, MOST) + 1)
+    bounds, name = symbols[0].bounds, symbols[0].name
     both = compile_dims([left, right], [name])
 
-    def fits(size: int) -> bool:
+    def are_equal(size: int) -> bool:
         first, second = both(size)
-        return first == second or (may_repeat and 1 in (first, second))
+        return first == second
 
-    kept = _only_run(sizes, fits) or _multiples(symbols[0].bounds, fits)
-    return None if kept is None else (name, kept)
+    def broadcast(size: int) -> bool:
+        first, second = both(size)
+        return first == second or 1 in (first, second)
+
+    found = _sizes_where(bounds, are_equal)
+    if may_repeat and (found is None or found.high == 0):
+        found = _sizes_where(bounds, broadcast)
+    return None if found is None else (name, found)
+
+
+def _sizes_where(bounds: Interval, fits: Callable[[int], bool]) -> SizeRange | None:
+    """Those of the sizes in a range that fit, where they are a run or multiples of a number."""
+    low, high = bounds[0] or 0, bounds[1]
+    end = low + MOST if high is None else min(high + 1, low + MOST)
+    sizes = range(low, end)
+    return _only_run(sizes, high, fits) or _multiples(sizes, high, fits)
 
 
 def require(small: DimLike, large: DimLike, what: str) -> None:
@@ -67,45 +112,47 @@ def require(small: DimLike, large: DimLike, what: str) -> None:
     it is, if there is one such dim."""
     if provably_le(small, large):
         return
-    error = DimsDiffer(f"{what}: {small} is to be at most {large}", dim_max(small, large), large)
+    error = may_exceed(f"{what}: {small} is to be at most {large}", small, large)
     if ranges_for(error) is not None:
         raise error
 
 
-def _only_run(sizes: range, fits: Callable[[int], bool]) -> SizeRange | None:
+def _only_run(sizes: range, high: int | None, fits: Callable[[int], bool]) -> SizeRange | None:
     """The first and last of the sizes that fit, where they are a run, and not all."""
     fitting = [s for s in sizes if fits(s)]
     if not fitting or fitting[-1] - fitting[0] + 1 != len(fitting):
         return None
-    last = _last(fits) if fitting[-1] == MOST - 1 else fitting[-1]
-    is_all = fitting[0] == sizes[0] and last in (None, sizes[-1]) and last != MOST - 1
-    return None if is_all else SizeRange(fitting[0], last)
+    first, last = fitting[0], fitting[-1]
+    if last == sizes[-1]:
+        last = high if last == high else _last(last, high, fits)
+    return None if (first, last) == (sizes[0], high) else SizeRange(first, last)
 
 
-def _multiples(bounds: Interval, fits: Callable[[int], bool]) -> SizeRange | None:
-    """The range of the sizes that are multiples of the least number all of whose multiples fit; not
-    of 0, so that more can be proved of it."""
-    low, high = bounds[0] or 0, bounds[1]
-    most = MOST if high is None else min(high, MOST)
-    for number in range(2, min(MAX_MULTIPLE, most // 2) + 1):
-        first = max(1, -(-low // number)) * number
-        if all(map(fits, range(first, most + 1, number))):
+def _multiples(sizes: range, high: int | None, fits: Callable[[int], bool]) -> SizeRange | None:
+    """The range of the sizes that are multiples of the least number all of whose multiples fit, of
+    which there are several; not of 0, so that more can be proved of it."""
+    for number in range(2, MAX_MULTIPLE + 1):
+        first = max(1, -(-sizes.start // number)) * number
+        multiples = range(first, sizes.stop, number)
+        if len(multiples) < 2:
+            return None
+        if all(map(fits, multiples)):
             return SizeRange(first, high, number)
     return None
 
 
-def _last(fits: Callable[[int], bool]) -> int | None:
-    """The last size that fits, of a run that goes on beyond those that are tried one by one."""
-    low = MOST - 1
+def _last(low: int, most: int | None, fits: Callable[[int], bool]) -> int | None:
+    """The last size that fits, at most `most`, of a run that goes on beyond those that are tried
+    one by one."""
     while fits(2 * low):
         low *= 2
-        if low > FARTHEST:
-            return None
+        if low > FARTHEST or (most is not None and low >= most):
+            return most
     high = 2 * low
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return low if most is None else min(low, most)
 
 
 def behind(error: BaseException | None) -> DimsDiffer | None:

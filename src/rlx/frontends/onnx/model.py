@@ -320,11 +320,10 @@ def _mended(reader: Reader, error: GraphError) -> bool:
     read for themselves."""
     ranges = ranges_for(error)
     if ranges is not None:
-        reader.named.narrow(ranges)
-        return True
+        return reader.named.narrow(ranges)
     equal = equal_for(error)
     if equal is not None:
-        reader.named.unify(*equal)
+        reader.named.solve(*equal)
     return equal is not None
 
 

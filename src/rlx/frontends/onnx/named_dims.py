@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlx.core.dim import Dim, DimLike
+from rlx.core.dim import Dim, DimLike, substitute, symbols_of
 from rlx.core.errors import GraphError
+from rlx.ir.json_form import Decoder, dim_json, symbols_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,10 @@ class SizeRange:
     multiple: int = 1
 
     def dim(self, name: str) -> DimLike:
-        """A named dim of such sizes: one of multiples is k*(name//k), so that what strides leave of
-        it are polynomials in name//k."""
+        """A named dim of such sizes, a number where there is one: one of multiples is k*(name//k),
+        so that what strides leave of it are polynomials in name//k."""
+        if self.low == self.high:
+            return self.low // self.multiple * self.multiple
         named = Dim(name, self.low, self.high)
         return named if self.multiple == 1 else named // self.multiple * self.multiple
 
@@ -40,8 +43,8 @@ class NamedDims:
     _dims: dict[str, DimLike] = field(default_factory=dict[str, DimLike])
     _names: dict[str, str] = field(default_factory=dict[str, str])
     """What a dim is called in the file, or where it is → the name it has here."""
-    _same: dict[str, str] = field(default_factory=dict[str, str])
-    """Name → another dim's that it is taken to be."""
+    _solved: dict[str, DimLike] = field(default_factory=dict[str, DimLike])
+    """Name → what it is taken to be of other named dims."""
     _batches: dict[str, None] = field(default_factory=dict[str, None])
     """The names of first dims that have none in the file."""
 
@@ -55,36 +58,51 @@ class NamedDims:
             self._names[called] = self._unique(called)
             if number == 0 and called != given:
                 self._batches[self._names[called]] = None
-        found = self._same.get(self._names[called], self._names[called])
-        if found not in self._dims:
-            self._dims[found] = self._ranges.get(found, SizeRange()).dim(found)
-        return self._dims[found]
+        return self._size_of(self._names[called])
 
-    def unify(self, one: str, other: str) -> None:
-        """Two dims are one from now on. Where both are first dims without a name, as the batch is
-        of inputs that were exported separately, all such are."""
-        is_batch = one in self._batches and other in self._batches
-        for name in (*self._batches, other) if is_batch else (other,):
-            self._same |= {k: one for k, v in self._same.items() if v == name}
-            self._same[name] = one
-        self._same.pop(one, None)
+    def _size_of(self, name: str) -> DimLike:
+        """What is known of a dim, as a size."""
+        if name not in self._dims:
+            size = self._solved.get(name)
+            self._dims[name] = (
+                self._ranges.get(name, SizeRange()).dim(name)
+                if size is None
+                else substitute(size, {d.name: self._size_of(d.name) for d in symbols_of([size])})
+            )
+        return self._dims[name]
+
+    def solve(self, name: str, size: DimLike) -> None:
+        """A dim is this size of others from now on. Where both are first dims without a name, as
+        the batch is of inputs that were exported separately, all such are."""
+        symbol = size.symbol if isinstance(size, Dim) else None
+        is_batch = symbol is not None and name in self._batches and symbol.name in self._batches
+        for each in (*self._batches, name) if is_batch else (name,):
+            if each not in self._solved and not (symbol and each == symbol.name):
+                known = {k: substitute(v, {each: size}) for k, v in self._solved.items()}
+                self._solved = {**known, each: size}
         self._dims.clear()
 
-    def narrow(self, ranges: Mapping[str, SizeRange]) -> None:
-        """Named dims have these ranges from now on."""
+    def narrow(self, ranges: Mapping[str, SizeRange]) -> bool:
+        """Named dims have these ranges from now on; were any others before?"""
+        before = dict(self._ranges)
         for name, found in ranges.items():
-            self._ranges[name] = found.within(self._ranges.get(name, SizeRange()))
+            self._ranges[name] = found.within(before.get(name, SizeRange()))
         self._dims.clear()
+        return self._ranges != before
 
     def learned(self) -> dict[str, Any]:
         """What became known when the model was read, as JSON has it."""
         ranges = {n: [r.low, r.high, r.multiple] for n, r in self._ranges.items()}
-        return {"ranges": ranges, "same": self._same}
+        solved = {n: dim_json(d) for n, d in self._solved.items()}
+        return {
+            "ranges": ranges, "solved": solved, "names": symbols_json((), self._solved.values()),
+        }  # fmt: skip
 
     def recall(self, learned: Mapping[str, Any]) -> None:
         """What `learned` gave, of the same file."""
         self._ranges = {n: SizeRange(*r) for n, r in learned["ranges"].items()}
-        self._same = dict(learned["same"])
+        decode = Decoder(learned["names"])
+        self._solved = {n: decode.dim(d) for n, d in learned["solved"].items()}
         self._dims.clear()
 
     def _unique(self, text: str) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rlx.runtime.session import Session
 
 LOG = logging.getLogger("rlx")
+FEW_PROGRAMS = 8
+"""A model that is compiled for more calls than these is one to be warned of: each waits for it."""
 
 
 def compiled(
@@ -85,6 +87,7 @@ class ModelVariants(Variants):
         self._made: OrderedDict[int, Staged] = OrderedDict()
         self._signatures: dict[int, Signature] = {}
         """Of readings whose inputs are tensors: what they are for."""
+        self._num_compiled = 0
         self._others = others
         """Runs a call whose sizes are outside of those that the programs serve."""
 
@@ -245,11 +248,18 @@ class ModelVariants(Variants):
         if self.model.is_static:
             named = {n: a for n, g in zip(self.model.inputs, given) for a in arrays_of(g)}
             signature = self._signatures[id(read)] = signature_of(named, self.model.static)
-            LOG.info(
-                "%s: compiled for %s in %.2f s, as no program serves all calls: %s",
-                self.name, described(signature), time.perf_counter() - start, self.model.why_static,
-            )  # fmt: skip
+            self._log_compile(signature, time.perf_counter() - start)
         return made
+
+    def _log_compile(self, signature: Signature, seconds: float) -> None:
+        self._num_compiled += 1
+        is_many = self._num_compiled > FEW_PROGRAMS
+        LOG.log(
+            logging.WARNING if is_many else logging.INFO,
+            "%s: compiled for %s in %.2f s, as no program serves all calls: %s%s",
+            self.name, described(signature), seconds, self.model.why_static,
+            f". This is compile {self._num_compiled}: pad inputs to a few sizes" * is_many,
+        )  # fmt: skip
 
     def _executable(self, graph: Graph, read: Read) -> Executable:
         named = {n.attrs["name"] for n in graph.params}

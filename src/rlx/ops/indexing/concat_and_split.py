@@ -14,7 +14,7 @@ from rlx.core.dim import DimLike, dim_max, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.layout import Layout
-from rlx.core.shape import DimsDiffer, Shape, dims_differ
+from rlx.core.shape import DimsDiffer, Shape, dims_differ, may_exceed
 from rlx.ops.cost import OpClass, Work
 from rlx.ops.indexing.movement import (
     Dims,
@@ -166,10 +166,11 @@ def _check_source(axis: int, size: DimLike, amount: DimLike, mode: Mode) -> None
         return
     least = 1 if mode == "edge" else amount + 1 if mode == "reflect" else amount
     if not provably_le(least, size):
-        raise GraphError(
+        what = (
             f"mode {mode} by {amount} needs at least {least} entries on axis {axis}, "
             f"which has {size}. Pad less, or by a constant"
         )
+        raise may_exceed(what, least, size)
 
 
 def _check_value(dtype: DType, value: float) -> None:

@@ -16,7 +16,7 @@ from rlx.core.dim import DimLike, dim_min, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
 from rlx.core.extent import measured
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, may_exceed
 from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.control_flow import scan_loop
 from rlx.ops.draw import Draw, Spec
@@ -53,7 +53,8 @@ def nonzero(x: Array, *, at_most: DimLike | None = None, extent: str = "") -> Ar
 def _compressed(x: Shape, condition: Shape, *, axis: int | None, extent: str) -> Shape:
     size = x.num_elements if axis is None else x.dims[axis]
     if not provably_le(condition.dims[0], size):
-        raise GraphError(f"condition is {condition}, but only {size} elements are chosen from")
+        what = f"condition is {condition}, but only {size} elements are chosen from"
+        raise may_exceed(what, condition.dims[0], size)
     found = measured(extent, condition.dims[0])
     return x.with_dims((found,)) if axis is None else x.with_dim(axis, found)
 

@@ -10,7 +10,7 @@ from rlx import ops
 from rlx.core.attrs import Axis
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import nullary
 from rlx.ops.indexing.movement import dims_of, movement
 from rlx.ops.op import Array, Kind, op
@@ -77,7 +77,8 @@ def take_along_axis(x: Array, indices: Array, *, axis: Axis = _LAST) -> Array:
 def _added(x: Shape, indices: Shape, updates: Shape, *, axis: int) -> Shape:
     wanted = gathered(x, indices, axis=axis)
     if updates.dims != wanted.dims:
-        raise GraphError(f"updates are {updates}, expected {wanted}, as gather would give")
+        what = f"updates are {updates}, expected {wanted}, as gather would give"
+        raise dims_differ(what, updates.dims, wanted.dims)
     return x
 
 

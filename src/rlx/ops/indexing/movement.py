@@ -12,7 +12,7 @@ from rlx.core.attrs import Axis
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, exact_div, product, provably_le
 from rlx.core.errors import GraphError
 from rlx.core.layout import Layout
-from rlx.core.shape import DimsDiffer, Shape, broadcast
+from rlx.core.shape import DimsDiffer, Shape, broadcast, may_exceed
 from rlx.ops.op import Array, Kind, op
 
 PRIMITIVE = "a primitive: it states where values go"
@@ -47,7 +47,7 @@ def per_axis(x: Shape, name: str, given: Sequence[Any]) -> None:
 def not_negative(name: str, dim: DimLike) -> None:
     if not provably_le(0, dim):
         why = "which may be negative" if isinstance(dim, Dim) else "which is negative"
-        raise GraphError(f"{name} is {dim}, {why}")
+        raise may_exceed(f"{name} is {dim}, {why}", 0, dim)
 
 
 def axes_in(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -98,8 +98,25 @@ def _(x: Shape, *, dims: Dims) -> dict[str, Any]:
     rest = product(d for d in dims if d != -1)
     found = exact_div(x.num_elements, rest) if len(unknown) == 1 and rest != 0 else None
     if found is None:
-        raise GraphError(f"{x} does not reshape to {shown(dims)}: -1 has no one value. State it")
+        what = f"{x} does not reshape to {shown(dims)}: -1 has no one value. State it"
+        raise DimsDiffer(what, *_indivisible(x, dims)) if len(unknown) == 1 else GraphError(what)
     return {"dims": tuple(found if d == -1 else d for d in dims)}
+
+
+def _indivisible(x: Shape, dims: Dims) -> tuple[DimLike, DimLike]:
+    """Two sizes whose equality makes the number of elements divisible by the dims beside -1: first
+    named dims that are at the same place from either end, then what is to be divided, and that
+    rounded to a multiple."""
+    at = dims.index(-1)
+    head, tail = dims[:at], dims[at + 1 :]
+    total, rest = x.num_elements, list[DimLike]()
+    for dim in (*head, *tail):
+        quotient = exact_div(total, dim)
+        total, rest = (total, [*rest, dim]) if quotient is None else (quotient, rest)
+    for old, new in (*zip(x.dims, head), *zip(reversed(x.dims), reversed(tail))):
+        if isinstance(old, Dim) and isinstance(new, Dim) and old != new and new in rest:
+            return old, new
+    return total, total // dim_max(1, product(rest)) * product(rest)
 
 
 @reshape.view
@@ -276,7 +293,8 @@ def _narrowed(x: Shape, *, axis: int, start: DimLike, length: DimLike) -> Shape:
     if not provably_le(start + length, size):
         known = not isinstance(start + length, Dim) and not isinstance(size, Dim)
         how = "is past" if known else "may be past"
-        raise GraphError(f"start {start} + length {length} {how} the end of axis {axis}: {size}")
+        what = f"start {start} + length {length} {how} the end of axis {axis}: {size}"
+        raise may_exceed(what, start + length, size)
     return x.with_dim(axis, length)
 
 
@@ -336,7 +354,8 @@ def _is_from_back(index: DimLike) -> bool:
     if provably_le(index, -1):
         return True
     if not provably_le(0, index):
-        raise GraphError(f"the sign of the bound {index} is not known. Narrow its dims' ranges")
+        what = f"the sign of the bound {index} is not known. Narrow its dims' ranges"
+        raise may_exceed(what, 0, index)
     return False
 
 

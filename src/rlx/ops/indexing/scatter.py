@@ -18,7 +18,7 @@ from rlx.core.attrs import Axis
 from rlx.core.dim import Dim, DimLike, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
-from rlx.core.shape import Shape, dims_differ
+from rlx.core.shape import Shape, dims_differ, may_exceed
 from rlx.ops.compose import composed, dims_of, nullary, shape_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.gather import checked_indices, gathered
@@ -63,7 +63,8 @@ def _scattered(
     _check_reduction(x, reduction)
     wanted = gathered(x, indices, axis=axis)
     if updates.dims != wanted.dims:
-        raise GraphError(f"updates are {updates}, expected {wanted}, as gather would give")
+        what = f"updates are {updates}, expected {wanted}, as gather would give"
+        raise dims_differ(what, updates.dims, wanted.dims)
     return x
 
 
@@ -106,7 +107,8 @@ def _elements(
         raise GraphError(f"indices are {indices}, but x is {x}: their ranks must be equal")
     for a, (i, d) in enumerate(zip(indices.dims, x.dims)):
         if a != axis and not provably_le(i, d):
-            raise GraphError(f"indices are {indices}, but x is {x}: {i} on axis {a} may exceed {d}")
+            what = f"indices are {indices}, but x is {x}: {i} on axis {a} may exceed {d}"
+            raise may_exceed(what, i, d)
     return x
 
 

@@ -16,7 +16,7 @@ from rlx.core.attrs import Axis
 from rlx.core.dim import provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError
-from rlx.core.shape import Shape, dims_differ
+from rlx.core.shape import Shape, dims_differ, may_exceed
 from rlx.ops.compose import dims_of, filled, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.gather import checked_indices
@@ -35,7 +35,8 @@ def _appended(x: Shape, rows: Shape, at: Shape, slots: Shape | None = None, *, a
         what = f"rows are {rows}, but x is {x}: all dims but that of axis {axis} must be equal"
         raise dims_differ(what, rows.dims, wanted)
     if not provably_le(rows.dims[axis], x.dims[axis]):
-        raise GraphError(f"{rows.dims[axis]} rows may be more than the {x.dims[axis]} that x holds")
+        what = f"{rows.dims[axis]} rows may be more than the {x.dims[axis]} that x holds"
+        raise may_exceed(what, rows.dims[axis], x.dims[axis])
     return x
 
 

@@ -246,7 +246,8 @@ def outer(x: Any, y: Any) -> Any:
 def cross(x: Any, y: Any, *, axis: Axis = _LAST) -> Any:
     """The cross product of vectors, the three entries along `axis`."""
     if dims_of(x)[axis] != 3:
-        raise GraphError(f"operand 0 has {dims_of(x)[axis]} entries on axis {axis}, expected 3")
+        what = f"operand 0 has {dims_of(x)[axis]} entries on axis {axis}, expected 3"
+        raise DimsDiffer(what, dims_of(x)[axis], 3)
     (x1, x2), (y1, y2) = ((_rolled(v, axis, 1), _rolled(v, axis, 2)) for v in (x, y))
     return ops.sub(ops.mul(x1, y2), ops.mul(x2, y1))
 

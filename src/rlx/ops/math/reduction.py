@@ -17,7 +17,7 @@ from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.requirements import require_size
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, may_exceed
 from rlx.ops.compose import count_of, dims_of, dtype_of, nullary
 from rlx.ops.cost import OpClass
 from rlx.ops.draw import Draw, Spec
@@ -279,9 +279,8 @@ def _first_hit(extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
 def _best(x: Shape, *, k: int, axis: int, largest: bool) -> tuple[Shape, Shape]:
     if k < 0 or not provably_le(k, x.dims[axis]):
         known = " is not known to hold that many" if isinstance(x.dims[axis], Dim) else ""
-        raise GraphError(
-            f"operand 0 is {x}: k={k} elements of axis {axis} with {x.dims[axis]}{known}"
-        )
+        what = f"operand 0 is {x}: k={k} elements of axis {axis} with {x.dims[axis]}{known}"
+        raise may_exceed(what, k, x.dims[axis])
     values = x.with_dim(axis, k)
     return values, values.with_dtype(DType.I64)
 

@@ -11,7 +11,7 @@ from rlx import ops
 from rlx.core.dim import DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape, dims_differ
+from rlx.core.shape import Shape, dims_differ, may_exceed
 from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.cost import OpClass, Work
 from rlx.ops.draw import Draw, Spec
@@ -45,7 +45,8 @@ def _cached_shape(
     if slots is None and keys.dims[0] != batch:
         raise GraphError(f"keys are {keys}, but q is {q}: an entry for each row, or slots as well")
     if not provably_le(queries, keys.dims[1]):
-        raise GraphError(f"{queries} queries may be more than the {keys.dims[1]} keys of a slot")
+        what = f"{queries} queries may be more than the {keys.dims[1]} keys of a slot"
+        raise may_exceed(what, queries, keys.dims[1])
     if (window or 0) < 0:
         raise GraphError(f"window={window} must be 0 or more")
     of_batch = [s.with_dim(0, batch).with_dtype(q.dtype) for s in (keys, values)]

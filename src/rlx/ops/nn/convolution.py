@@ -18,7 +18,7 @@ from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.requirements import require_size
-from rlx.core.shape import Shape, dims_differ
+from rlx.core.shape import DimsDiffer, Shape, dims_differ, indivisible
 from rlx.ops.compose import composed, dims_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
@@ -43,13 +43,14 @@ def _check_kernel(x: Shape, w: Shape) -> None:
 
 def _check_groups(channels: DimLike, inputs: DimLike, outputs: DimLike, groups: int) -> None:
     if groups < 1 or inputs * groups != channels:
-        raise GraphError(
-            f"x has {channels} channels, but w takes {inputs} in each of {groups} groups"
+        raise DimsDiffer(
+            f"x has {channels} channels, but w takes {inputs} in each of {groups} groups",
+            channels,
+            inputs * groups,
         )
     if outputs % groups != 0:
-        raise GraphError(
-            f"w gives {outputs} channels, which {groups} groups do not divide. Give groups that do"
-        )
+        what = f"w gives {outputs} channels, which {groups} groups do not divide"
+        raise indivisible(f"{what}. Give groups that do", outputs, groups)
 
 
 def _plus(sums: Array, bias: Array | None) -> Array:
@@ -181,11 +182,12 @@ def _conv_transpose_shape(
             f"output_padding: expected {x.rank - 2} numbers from 0, got {output_padding}"
         )
     if groups < 1 or x.dims[1] % groups != 0:
-        raise GraphError(
-            f"x has {x.dims[1]} channels, which {groups} groups do not divide. Give groups that do"
-        )
+        what = f"x has {x.dims[1]} channels, which {groups} groups do not divide"
+        raise indivisible(f"{what}. Give groups that do", x.dims[1], groups)
     if bias and bias[0].dims[0] != w.dims[1] * groups:
-        raise GraphError(f"operand 2 is {bias[0]}, expected {w.dims[1] * groups} output channels")
+        outputs = w.dims[1] * groups
+        what = f"operand 2 is {bias[0]}, expected {outputs} output channels"
+        raise DimsDiffer(what, bias[0].dims[0], outputs)
     sizes = _transposed(windows, x.dims[2:], output_padding)
     for axis, size in enumerate(sizes, 2):
         require_size(size, f"padding: axis {axis} of the result would have {size} elements")

@@ -11,7 +11,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.ops.compose import dims_of, dtype_of, filled, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array, Kind, op
@@ -41,10 +41,12 @@ def _sampled_shape(x: Shape, grid: Shape, **_: Any) -> Shape:
     check_image(x)
     rank = x.rank - 2
     if rank < 1 or grid.rank != x.rank or grid.dims[-1] != rank or grid.dims[0] != x.dims[0]:
-        raise GraphError(
+        what = (
             f"x is {x} and grid {grid}: expected x [n, c, …] with as many more axes as the grid "
             "[n, …, coordinates] has, and one coordinate for each"
         )
+        ends = (*grid.dims[:1], *grid.dims[-1:]) if grid.rank == x.rank else ()
+        raise dims_differ(what, ends, (x.dims[0], rank))
     return x.with_dims((*x.dims[:2], *grid.dims[1:-1]))
 
 
@@ -175,7 +177,8 @@ def _mirrored(at: Any, size: Any, last: Any, align_corners: bool) -> Any:
 def _affine_shape(theta: Shape, *, sizes: tuple[int, ...], align_corners: bool) -> Shape:
     rank = len(sizes)
     if theta.dims[1:] != (rank, rank + 1):
-        raise GraphError(f"theta is {theta}, expected [n, {rank}, {rank + 1}] for {rank} sizes")
+        what = f"theta is {theta}, expected [n, {rank}, {rank + 1}] for {rank} sizes"
+        raise dims_differ(what, theta.dims[1:], (rank, rank + 1))
     if any(s < 0 for s in sizes):
         raise GraphError(f"sizes {sizes} has one that is negative")
     return theta.with_dims((theta.dims[0], *sizes, rank))

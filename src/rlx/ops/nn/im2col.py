@@ -13,7 +13,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import Dim, DimLike, product
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape, dims_differ
+from rlx.core.shape import Shape, dims_differ, indivisible
 from rlx.ops.compose import dims_of, dtype_of, nullary
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.nn.window_geometry import (
@@ -146,7 +146,8 @@ def _deform_shape(
 ) -> Shape:  # fmt: skip
     made = ops.conv(x, w, groups=groups, **geometry)
     if offset_groups < 1 or x.dims[1] % offset_groups != 0:
-        raise GraphError(f"{x.dims[1]} channels do not divide into {offset_groups} offset_groups")
+        what = f"{x.dims[1]} channels do not divide into {offset_groups} offset_groups"
+        raise indivisible(what, x.dims[1], offset_groups)
     places = offset_groups * product(w.dims[2:])
     for i, (shape, each) in enumerate(zip((offset, *mask), (x.rank - 2, 1)), 2):
         wanted = (x.dims[0], places * each, *made.dims[2:])

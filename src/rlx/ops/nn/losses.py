@@ -9,8 +9,8 @@ import numpy as np
 from rlx import ops
 from rlx.core.attrs import Axis
 from rlx.core.dim import DimLike
-from rlx.core.errors import GraphError
 from rlx.core.layout import Layout
+from rlx.core.shape import dims_differ
 from rlx.ops.compose import composed, dims_of, dtype_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.movement import movement, shown
@@ -24,15 +24,17 @@ def _check(x: Any, labels: Any, weights: Any, axis: int) -> None:
     dims = dims_of(x)
     rows: tuple[DimLike, ...] = (*dims[:axis], *dims[axis + 1 :])
     if dims_of(labels) != rows:
-        raise GraphError(
+        what = (
             f"operand 1 is {shown(dims_of(labels))}, expected {shown(rows)}: one label for each "
             f"row of classes, which are on axis {axis}"
         )
+        raise dims_differ(what, dims_of(labels), rows)
     if weights is not None and dims_of(weights) != (dims[axis],):
-        raise GraphError(
+        what = (
             f"operand 2 is {shown(dims_of(weights))}, expected {shown((dims[axis],))}: one weight "
             "for each class"
         )
+        raise dims_differ(what, dims_of(weights), (dims[axis],))
 
 
 def _ignored(labels: Any, ignore_index: int | None) -> Any:

@@ -10,7 +10,7 @@ from rlx import ops
 from rlx.core.attrs import Axis
 from rlx.core.dim import DimLike, exact_div, product
 from rlx.core.errors import GraphError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ, indivisible
 from rlx.ops.compose import dims_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.math.reduction import LAST, mean
@@ -23,10 +23,8 @@ def _normed(x: Shape, *affine: Shape, axis: int, eps: float) -> Shape:
     for i, shape in enumerate(affine, 1):
         if shape.dims != x.dims[axis:]:
             wanted = ", ".join(map(str, x.dims[axis:]))
-            raise GraphError(
-                f"operand {i} is {shape}, expected dims [{wanted}]: those of operand 0 from "
-                f"axis {axis}"
-            )
+            what = f"operand {i} is {shape}, expected dims [{wanted}]: those of operand 0 from axis"
+            raise dims_differ(f"{what} {axis}", shape.dims, x.dims[axis:])
     return x
 
 
@@ -121,9 +119,8 @@ rms_norm.sample(_draw_rows)
 
 def _grouped(x: Shape, *affine: Shape, groups: int, eps: float) -> Shape:
     if groups < 1 or exact_div(x.dims[1], groups) is None:
-        raise GraphError(
-            f"operand 0 is {x}: {x.dims[1]} channels do not divide into groups={groups}"
-        )
+        what = f"operand 0 is {x}: {x.dims[1]} channels do not divide into groups={groups}"
+        raise indivisible(what, x.dims[1], groups)
     return x
 
 

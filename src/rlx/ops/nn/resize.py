@@ -21,7 +21,7 @@ from rlx.core.dim import Dim, DimLike, exact_div
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.memory_limits import require_table
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, indivisible
 from rlx.ops.compose import composed, dims_of, dtype_of
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.indexing.movement import axes_in
@@ -427,7 +427,9 @@ def _over(dim: DimLike, block: int, power: int = 2) -> DimLike:
     """How often blocks fit, which must be without a rest."""
     found = exact_div(dim, block**power) if block > 0 else None
     if found is None:
-        raise GraphError(f"{dim} is not known to be a multiple of {block}^{power}")
+        raise indivisible(
+            f"{dim} is not known to be a multiple of {block}^{power}", dim, block**power
+        )
     return found
 
 

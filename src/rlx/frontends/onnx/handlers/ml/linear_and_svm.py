@@ -10,6 +10,7 @@ from rlx import ops
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.shape import DimsDiffer
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.handlers.ml.scores import (
     ML,
@@ -77,7 +78,8 @@ def _linear(call: Call, x: Node, count: int, offsets: Any) -> Node:
     """x · coefficientsᵀ + offsets."""
     weights = _matrix(call, "coefficients", count)
     if x.shape.dims[1] != weights.shape[1]:
-        raise GraphError(f"{call.label}: {weights.shape[1]} coefficients for rows of {x.shape}")
+        what = f"{call.label}: {weights.shape[1]} coefficients for rows of {x.shape}"
+        raise DimsDiffer(what, x.shape.dims[1], weights.shape[1])
     made = ops.matmul(x, _weight(call, "coefficients", np.ascontiguousarray(weights.T)))
     if not offsets:
         return made
@@ -143,7 +145,8 @@ def _kernel(call: Call, x: Node, vectors: Array) -> Node:
     """[rows, vectors]: how near each row is to each support vector."""
     gamma, offset, degree = (*call.attr("kernel_params", (0.0, 0.0, 0.0)), 0.0, 0.0, 0.0)[:3]
     if x.shape.dims[1] != vectors.shape[1]:
-        raise GraphError(f"{call.label}: vectors of {vectors.shape[1]} for rows of {x.shape}")
+        what = f"{call.label}: vectors of {vectors.shape[1]} for rows of {x.shape}"
+        raise DimsDiffer(what, x.shape.dims[1], vectors.shape[1])
     kind = call.attr("kernel_type", "LINEAR")
     if kind == "RBF":
         distances = _squared_distances(call, x, vectors)
