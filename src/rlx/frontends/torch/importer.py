@@ -96,7 +96,7 @@ class Importer:
 
     def _attribute(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self.graph.constant(np.ascontiguousarray(array_of(value)))
+            return self.graph.constant(np.array(array_of(value), order="C"))
         return value
 
     def _looked_up(self, value: Any, *, reads: bool = True) -> Any:

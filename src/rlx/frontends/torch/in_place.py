@@ -37,7 +37,7 @@ def in_place(model: TorchModel) -> TorchModel:
         made = build.run(kept.outputs)
         refused = build.refused | _stale(made, chains)
         if not refused:
-            return TorchModel(made, model.weights, model.state, kept.signature, model.decomposed)
+            return model.with_states(made, kept.signature)
         chains = {leaf: c for leaf, c in chains.items() if leaf.attrs["name"] not in refused}
 
 

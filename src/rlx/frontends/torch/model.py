@@ -16,6 +16,7 @@ from rlx.frontends.torch.aliasing import Tensor as Held
 from rlx.frontends.torch.aliasing import owner_of, written_bases
 from rlx.frontends.torch.autocast import Region, with_casts
 from rlx.frontends.torch.dtypes import array_of, dtype_of, require_dense
+from rlx.frontends.torch.eager import EagerGraph, Place
 from rlx.frontends.torch.importer import Importer, attributes_of
 from rlx.frontends.torch.namespaces import pytree, torch
 from rlx.frontends.torch.node_call import Unused
@@ -53,7 +54,7 @@ class TorchModel(Bundle):
 
     def __init__(
         self, graph: Graph, weights: Mapping[str, Any], state: Mapping[str, Any],
-        signature: Signature, decomposed: Mapping[str, tuple[str, ...]],
+        signature: Signature, decomposed: Mapping[str, tuple[str, ...]], eager: EagerGraph,
     ) -> None:  # fmt: skip
         self.name, self._graph = graph.name, graph
         self.weights = weights
@@ -63,6 +64,8 @@ class TorchModel(Bundle):
         self.signature = signature
         self.decomposed = decomposed
         """Ops that torch decomposed, and what they became."""
+        self.eager = eager
+        """What it was imported from."""
 
     @property
     def graph(self) -> Graph:
@@ -107,6 +110,10 @@ class TorchModel(Bundle):
         model = self.for_session(session)
         made = session.executable(model, model.params, options=options, params=params)
         return TorchProgram(model, made, frozenset(params or ()))
+
+    def with_states(self, graph: Graph, signature: Signature) -> TorchModel:
+        """The same with states in the graph."""
+        return TorchModel(graph, self.weights, self.state, signature, self.decomposed, self.eager)
 
     def for_session(self, session: Session) -> TorchModel:
         """The model with what it writes as states, where the session's target writes the host's
@@ -179,10 +186,11 @@ class Builder:
         return Shape(self.importer.sizes.dims(tensor), dtype_of(tensor.dtype))
 
     def model(
-        self, graph: Any, attribute: Callable[[str], Any], names: Sequence[str], in_spec: Any,
-        out_spec: Any, num_arguments: int,
+        self, eager: EagerGraph, attribute: Callable[[str], Any], names: Sequence[str],
+        in_spec: Any, out_spec: Any, num_arguments: int,
     ) -> TorchModel:  # fmt: skip
         """The model of an FX graph whose placeholders were stated."""
+        graph = eager.module.graph
         made = self.importer.run(graph, self.env, attribute)
         results = self._results(graph, _flat(made))
         outputs: dict[Node, str] = {}
@@ -197,7 +205,8 @@ class Builder:
             )
         self.graph.set_outputs({name: node for node, name in outputs.items()})
         signature = Signature(self._inputs(), tuple(flat), writes, in_spec, out_spec, num_arguments)
-        return TorchModel(self.graph, self.weights, self.state, signature, self.importer.decomposed)
+        decomposed = self.importer.decomposed
+        return TorchModel(self.graph, self.weights, self.state, signature, decomposed, eager)
 
     def _results(self, graph: Any, values: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Each flat result and the FX node that it is."""
@@ -330,14 +339,16 @@ def imported_program(
     held = {**program.state_dict, **program.constants}
     written = written_bases(graph)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    place = 0
+    operands: list[Any] = []
     for spec, node in zip(signature.input_specs, placeholders, strict=True):
         if spec.kind.name == "USER_INPUT":
+            place = sum(isinstance(o, Place) for o in operands)
             build.argument(node, place, spec.arg.name)
-            place += 1
+            operands.append(Place(place))
         elif isinstance(held.get(spec.target), torch.Tensor):
             is_written = node in written
             build.weight(node, spec.target, held[spec.target], is_written=is_written)
+            operands.append(held[spec.target])
         else:
             kind = type(held.get(spec.target)).__name__
             raise UnsupportedError(f"{spec.target!r} of the model is a {kind}, not a tensor")
@@ -346,8 +357,9 @@ def imported_program(
     ]
     _require_plain(signature)
     return build.model(
-        graph, attributes_of(module), outputs, program.call_spec.in_spec,
-        program.call_spec.out_spec, place,
+        EagerGraph(module, tuple(operands)), attributes_of(module), outputs,
+        program.call_spec.in_spec, program.call_spec.out_spec,
+        sum(isinstance(o, Place) for o in operands),
     )  # fmt: skip
 
 

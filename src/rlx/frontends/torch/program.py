@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +23,19 @@ from rlx.frontends.torch.signature import (
     Output,
     RandomState,
     Result,
+    Source,
     State,
     Views,
 )
-from rlx.frontends.torch.written import Written, edges_of, tensor_edges, writing, written_all
+from rlx.frontends.torch.written import (
+    Written,
+    edges_of,
+    is_folded,
+    overlaps,
+    reach,
+    tensor_edges,
+    writing,
+)
 from rlx.frontends.torch.written import write as store
 from rlx.runtime.executable import adopt
 
@@ -33,6 +43,9 @@ if TYPE_CHECKING:
     from rlx.core.exchange import ExchangeCall
     from rlx.ops.op import Array
     from rlx.runtime.executable import Executable
+
+
+LOG = logging.getLogger("rlx")
 
 
 @public_class
@@ -48,6 +61,9 @@ class TorchProgram:
         self._names = tuple(n for n in model.weights if n not in replaced)
         self._watch = Watch([model.weights[n] for n in self._names])
         self._dims = _dim_places(model)
+        signature = model.signature
+        self._sources = [s for s in signature.inputs if not isinstance(s, RandomState)]
+        self._writes: list[Source] = [*signature.states, *(w.source for w in signature.writes)]
         self._bind()
         exe.follow(self, TorchProgram._bind)
 
@@ -100,9 +116,12 @@ class TorchProgram:
         return pytree.tree_unflatten(results, self.model.signature.out_spec)
 
     def run(self, flat: Sequence[Any]) -> list[Any]:
-        """The flat results of flat arguments."""
+        """The flat results of flat arguments. Torch computes them where a tensor that is written
+        shares memory with another."""
+        if (first := self._shared(flat)) is not None:
+            return self._by_torch(first, flat)
         arrays = [self._input(source, flat) for source in self.model.signature.inputs]
-        written = self._written(arrays, flat)
+        written = self._written(flat)
         self._note(written)
         given = [*arrays, *(w.array for w in written)]
         with writing(written):
@@ -114,6 +133,25 @@ class TorchProgram:
         return [
             self._result(r, outputs, flat, sizes, is_torch) for r in self.model.signature.results
         ]
+
+    def _by_torch(self, shared: Source, flat: Sequence[Any]) -> list[Any]:
+        LOG.info("%s: torch runs this call: %s, which it writes, shares memory with another tensor",
+                 self.model.name, shared.name)  # fmt: skip
+        results = self.model.eager(flat)
+        is_torch = _has_tensors(flat) or not _has_arrays(flat)
+        return results if is_torch else [array_of(r) if _is_tensor(r) else r for r in results]
+
+    def _shared(self, flat: Sequence[Any]) -> Source | None:
+        """A tensor that the call writes, and that shares memory with another, or with itself."""
+        if not self._writes:
+            return None
+        reaches = {s: reach(self._holder(s, flat)) for s in (*self._sources, *self._writes)}
+        for written in self._writes:
+            others = (e for s, e in reaches.items() if s != written)
+            is_shared = overlaps(reaches[written], [*others, *self._watch.edges])
+            if is_shared or is_folded(self._holder(written, flat)):
+                return written
+        return None
 
     # -- what goes in -----------------------------------------------------------------------------
 
@@ -152,14 +190,14 @@ class TorchProgram:
             case _:
                 return array_of(self._holder(source, flat))
 
-    def _written(self, arrays: Sequence[Array], flat: Sequence[Any]) -> list[Written]:
+    def _written(self, flat: Sequence[Any]) -> list[Written]:
         """The memory of what the call writes in place."""
         model = self.model
         if not model.signature.states:
             return []
         held = [self._holder(s, flat) for s in model.signature.states]
         dtypes = [n.shape.dtype for n in model.graph.states]
-        return written_all(held, dtypes, arrays, self._watch.edges)
+        return [Written.of(h, d) for h, d in zip(held, dtypes, strict=True)]
 
     def _note(self, written: Sequence[Written]) -> None:
         """Have native calls write this memory, which nothing else of a call is in."""
@@ -289,8 +327,12 @@ def _array(value: Any, name: str) -> Array:
     raise Error(f"input {name!r} is {type(value).__name__}, expected a tensor or an array.")
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 def _has_tensors(flat: Sequence[Any]) -> bool:
-    return any(isinstance(v, torch.Tensor) for v in flat)
+    return any(map(_is_tensor, flat))
 
 
 def _has_arrays(flat: Sequence[Any]) -> bool:

@@ -1,5 +1,5 @@
-"""Tensors that a call writes: their own memory where nothing else of the call shares it, else a
-copy that is written back."""
+"""Tensors that a call writes: their own memory where their elements are in order, else a copy that
+is written back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Written:
     """Is it the memory of `held` itself?"""
 
     @classmethod
-    def of(cls, held: Any, dtype: DType, others: Iterable[Edges]) -> Written:
-        """In place, if the elements are in order and of the dtype, and none of the others has a
-        byte of them."""
+    def of(cls, held: Any, dtype: DType) -> Written:
+        """In place, if the elements are in order and of the dtype."""
         array = array_of(held) if isinstance(held, torch.Tensor) else np.asarray(held)
         is_fit = (
             array.dtype == dtype.numpy
@@ -41,7 +40,7 @@ class Written:
             and array.flags.writeable
             and _begin(held) == array.ctypes.data
         )
-        if is_fit and not _overlaps(edges_of(array), others):
+        if is_fit:
             return cls(held, array, True)
         return cls(held, np.array(array, order="C"), False)
 
@@ -55,16 +54,6 @@ class Written:
         """Have torch know that the memory was written."""
         if self.is_own and isinstance(self.held, torch.Tensor) and not self.held.is_inference():
             torch.autograd.graph.increment_version(self.held)
-
-
-def written_all(
-    held: Sequence[Any], dtypes: Sequence[DType], arrays: Sequence[Array], weights: Sequence[Edges]
-) -> list[Written]:
-    """The tensors that a call writes, which reads `arrays` and `weights`, too."""
-    others = [*map(edges_of, arrays), *weights]
-    own = [_reach(h) for h in held]
-    rest = [[*others, *own[:i], *own[i + 1 :]] for i in range(len(own))]
-    return [Written.of(h, d, r) for h, d, r in zip(held, dtypes, rest, strict=True)]
 
 
 @contextmanager
@@ -94,10 +83,9 @@ def edges_of(array: Array) -> Edges:
     return byte_bounds(array) if array.size else (0, 0)
 
 
-def _reach(held: Any) -> Edges:
-    if isinstance(held, torch.Tensor):
-        return tensor_edges(held)
-    return edges_of(np.asarray(held))
+def reach(held: Any) -> Edges:
+    """Where the memory of a tensor or array begins and ends."""
+    return tensor_edges(held) if isinstance(held, torch.Tensor) else edges_of(np.asarray(held))
 
 
 def tensor_edges(tensor: Any) -> Edges:
@@ -109,9 +97,22 @@ def tensor_edges(tensor: Any) -> Edges:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
+def is_folded(held: Any) -> bool:
+    """May two elements of it be in one place?"""
+    if not isinstance(held, torch.Tensor):
+        return False
+    span = 0
+    for step, size in sorted(zip(held.stride(), held.shape)):
+        if size > 1 and step <= span:
+            return True
+        span += (size - 1) * step
+    return False
+
+
 def _begin(held: Any) -> int:
     return held.data_ptr() if isinstance(held, torch.Tensor) else np.asarray(held).ctypes.data
 
 
-def _overlaps(one: Edges, others: Iterable[Edges]) -> bool:
+def overlaps(one: Edges, others: Iterable[Edges]) -> bool:
+    """May others have a byte of this memory?"""
     return any(one[0] < high and low < one[1] for low, high in others)

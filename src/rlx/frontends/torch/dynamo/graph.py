@@ -12,6 +12,7 @@ from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
 from rlx.frontends.torch.aliasing import written_bases
 from rlx.frontends.torch.dynamo.trace import placeholders_of, shape_env
+from rlx.frontends.torch.eager import EagerGraph, Place
 from rlx.frontends.torch.importer import attributes_of
 from rlx.frontends.torch.model import Builder, TorchModel
 from rlx.frontends.torch.namespaces import torch
@@ -64,7 +65,8 @@ def model_of(
         else:
             build.env[node] = given.value
     names = [f"output{i}" for i in range(len(results_of(graph)))]
-    made = build.model(graph, constants_of(graph_module), names, None, None, len(nodes))
+    eager = EagerGraph(graph_module, tuple(map(Place, range(len(nodes)))))
+    made = build.model(eager, constants_of(graph_module), names, None, None, len(nodes))
     return made, {n: p for n, p in weights.items() if n in made.weights}
 
 
