@@ -262,6 +262,7 @@ class CompilePipeline:
         return CompileResult(lir, made.report, decisions, events, self.options, laps, module.graph)
 
     def _optimised(self, module: MirModule) -> _Optimised:
+        _require_outputs(module.graph, self.options)
         context, clock = Context.of(self.target, self.options), _Clock()
         dump = Dump.of(self.dump, module.name)
         dump.graph("source", module.graph)
@@ -345,6 +346,14 @@ def _require_known(name: str, unused: Sequence[str]) -> None:
     if unused:
         listed = ", ".join(unused)
         raise Error(f"{name}: force names no decision that can be reversed: {listed}.")
+
+
+def _require_outputs(graph: Graph, options: FusionOptions) -> None:
+    """Outputs that are asked for at the end are there."""
+    for name in options.at_end or ():
+        if name not in graph.output_names:
+            listed = ", ".join(graph.output_names) or "none"
+            raise Error(f"{graph.name}: at_end names no output {name!r}. It has: {listed}.")
 
 
 def cannot_compile(model: Any) -> Error:

@@ -188,6 +188,7 @@ OPTIONS: dict[str, list[FusionOptions]] = {
     "precision": [FusionOptions(precision=p) for p in ("bf16", "int8", "int8:block=32")],
     "sizes": [FusionOptions(sizes={"s": 3}), FusionOptions(sizes={"s": 4})],
     "f64": [FusionOptions(f64="f32")],
+    "at_end": [FusionOptions(at_end=names) for names in ([], ["a"], ["a", "b"])],
     "one_of": [FusionOptions(one_of=[("a", "b")]), FusionOptions(one_of=[("a", "c")])],
 }
 

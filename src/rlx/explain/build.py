@@ -44,7 +44,7 @@ from rlx.ir.plan_report import lives_of
 from rlx.ir.states import is_state_update
 from rlx.passes.bodies import bodies_of, nodes_within
 from rlx.plan.alternatives import SPLIT
-from rlx.plan.phases import mark_planned
+from rlx.plan.phases import mark_planned, phase_reasons
 from rlx.plan.planner import plan_choices
 from rlx.rules import all_rules
 from rlx.rules.engine import Fired, Missed
@@ -228,6 +228,7 @@ def _options(result: CompileResult) -> dict[str, Any]:
         "sizes": dict(sorted(options.sizes.items())),
         "f64": options.f64,
         "one_of": list(options.one_of),
+        "at_end": options.at_end if options.at_end is None else list(options.at_end),
         "alignment": result.lir.plan.alignment,
     }
 
@@ -321,6 +322,7 @@ def _kernels(
         if node.op == "item":
             items.setdefault(node.inputs[0], []).append(node)
     made: list[ReportKernel] = []
+    reasons = phase_reasons(result.lir, plan.schedule)
     for step, node in enumerate(plan.schedule):
         size, flops = terms.kernel(node).device_traffic_bytes, terms.flops_of(node)
         facts, dtype = steps.get(node), node.shapes[0].dtype
@@ -334,6 +336,7 @@ def _kernels(
             source_of(node, number), facts.strategy if facts else "", facts.tasks if facts else (),
             weight_bytes=_bytes_in(Space.WEIGHTS, node, plan, terms),
             state_bytes=_bytes_in(Space.STATE, node, plan, terms),
+            phase_reason=reasons[node],
         ))  # fmt: skip
     return tuple(made)
 

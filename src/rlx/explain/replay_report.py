@@ -120,4 +120,5 @@ def _options(report: Report) -> FusionOptions:
         sizes=held["sizes"],
         f64=held.get("f64"),
         one_of=held.get("one_of", ()),
+        at_end=held.get("at_end"),
     )

@@ -156,6 +156,8 @@ class ReportKernel:
     """Of `bytes`, what is read and written of states."""
     part: str = ""
     """Of a language model's step: the part of a layer that it belongs to, such as attention."""
+    phase_reason: str = ""
+    """Why it is in its phase: what needs it, or what it depends on."""
 
     @property
     def ns(self) -> float:

@@ -36,6 +36,7 @@ FIRST = ("import", "capacity", "sharding", "cut", "precision")
 """Kinds of decisions that change what a call is, whatever they cost."""
 PER_CALL = ("compile_per_shapes", "compile_per_values")
 """Decisions for a program that is for some inputs only."""
+PHASES = {"prologue": "once, for weights", "steady_state": "every step", "epilogue": "at the end"}
 NARROW = 40
 """Characters of each shape."""
 
@@ -123,6 +124,7 @@ def sections(report: Report, most: int | None = MOST) -> list[Section]:
     every = [
         _parts(report),
         _kernels(report, most),
+        _phases(report),
         Section("advice", ("saves", "bytes", "what to do"), [_advice(a) for a in report.advice]),
         decision_section("decisions", others, most),
         decision_section("parallelisation", split, most),
@@ -227,6 +229,25 @@ def _kernels(report: Report, most: int | None) -> Section:
     how = f"measured time{busy_mark(report)}" if is_measured else "predicted time"
     title = f"kernels by {how} (shares of kernel time)"
     return Section(title, columns, rows, "; ".join(notes))
+
+
+def _phases(report: Report) -> Section:
+    """What runs when, and why; nothing where all that a call computes is one phase."""
+    held: dict[tuple[str, str], list[ReportKernel]] = {}
+    for name in report.phases:
+        for k in (k for k in report.kernels if k.phase == name):
+            held.setdefault((name, k.phase_reason), []).append(k)
+    rows = [
+        (
+            time_text(sum(k.ns for k in same)), f"{len(same):,}",
+            size_text(sum(k.bytes for k in same)), PHASES[name], why,
+        )
+        for (name, why), same in held.items()
+    ]  # fmt: skip
+    is_split = bool(report.phases.get("epilogue"))
+    return Section(
+        "phases", ("time", "kernels", "traffic", "phase", "why"), rows if is_split else []
+    )
 
 
 def _parts(report: Report) -> Section:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlx.ir.states import state_of
 from rlx.ops import op as table
 from rlx.ops.draw import Draw, Spec
 from rlx.ops.op import Array
+from rlx.passes.options import FusionOptions
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.session import Session
@@ -130,13 +131,23 @@ def judge_states(grown: Grown, targets: Sequence[str] = TARGETS) -> list[Mismatc
 
 
 def _judge(target: str, grown: Grown) -> list[Mismatch]:
-    made = Session(target, cache=False).compile(grown.graph, params=_params(grown))
-    return judge_calls(target, grown, made.session(history=1))
+    options = FusionOptions(at_end=ends_of(grown.graph))
+    exe = Session(target, cache=False).compile(grown.graph, params=_params(grown), options=options)
+    session = exe.session(history=1)
+    return judge_calls(target, grown, session) + judge_phases(target, grown, session)
 
 
-def opened(backend: Backend, grown: Grown) -> StateSession:
+def ends_of(graph: Graph) -> tuple[str, ...] | None:
+    """What is asked for at the end: every second output, from the first or the second on, or
+    whatever the ops say."""
+    start = len(graph) % 3
+    return None if start == 2 else graph.output_names[start::2]
+
+
+def opened(backend: Backend, grown: Grown, at_end: Collection[str] | None = None) -> StateSession:
     """A session of the graph on a backend, whatever targets there are."""
-    result = CompilePipeline(backend.target()).compile(grown.graph)
+    options = FusionOptions(at_end=at_end)
+    result = CompilePipeline(backend.target(), options=options).compile(grown.graph)
     program = backend.compile(result.lir)
     return open_session(LoadedProgram(result, program, backend, _params(grown)), {}, 1)
 
@@ -167,6 +178,53 @@ def judge_calls(
         found += compare(target, expected, results)
     changed = _changed_by_copies(session, inputs)
     return found + [Mismatch(target, name, why) for name, why in changed]
+
+
+def judge_phases(target: str, grown: Grown, session: StateSession) -> list[Mismatch]:
+    """What is wrong with steps and their end: outputs and states must have the bits of whole calls,
+    whatever the caller writes into inputs and results meanwhile."""
+    values = grown.values
+    whole = session.fork()
+    for each in (session, whole):
+        each.reset()
+        for name in each.states:
+            each.set_state(name, values[name])
+    inputs = [np.array(values[n.attrs["name"]]) for n in grown.graph.inputs]
+    found: list[tuple[str, str]] = []
+    expected: dict[str, Array] = {}
+    for _ in range(CALLS):
+        expected = dict(zip(session.outputs, _listed(whole(*inputs))))
+        given = [a.copy() for a in inputs]
+        made = dict(zip(session.step_outputs, _listed(session.step(*given))))
+        found += _other_bits(expected, made, "a step gives other bits than a call")
+        for array in (*given, *made.values()):
+            _spoil(array)
+        found += _differing(_bits(whole), _bits(session), "a step has left other bits")
+    for turn in ("first", "second"):
+        ends = dict(zip(session.finish_outputs, _listed(session.finish())))
+        found += _other_bits(expected, ends, f"the {turn} end gives other bits than a call")
+        for array in ends.values():
+            _spoil(array)
+    found += _differing(_bits(whole), _bits(session), "the end has changed it")
+    if {*session.step_outputs, *session.finish_outputs} != set(session.outputs):
+        found.append((grown.graph.name, "an output is in neither phase"))
+    return [Mismatch(target, name, why) for name, why in found]
+
+
+def _listed(made: Any) -> list[Array]:
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def _other_bits(
+    expected: Mapping[str, Array], made: Mapping[str, Array], why: str
+) -> list[tuple[str, str]]:
+    return [(n, why) for n, a in made.items() if a.tobytes() != expected[n].tobytes()]
+
+
+def _spoil(array: Any) -> None:
+    """Write another value into an array of the host."""
+    if isinstance(array, np.ndarray) and array.flags.writeable:
+        array[...] = np.zeros((), array.dtype)
 
 
 def _changed_by_copies(session: StateSession, inputs: Sequence[Any]) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,8 @@ def plan_lines(plan: BufferPlan, number: Mapping[Node, int]) -> Iterator[str]:
     for leaves in (plan.io.inputs, plan.io.params, plan.io.states):
         yield f"leaves {[(name, number[node]) for name, node in leaves]}"
     yield f"outputs {[number[node] for node in plan.io.outputs]}"
+    if plan.io.at_end is not None:
+        yield f"at end {plan.io.at_end}"
 
 
 def _dims(dims: Iterable[DimLike]) -> str:

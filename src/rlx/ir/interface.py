@@ -59,7 +59,7 @@ class Interface:
     def planned(cls, lir: LirModule) -> Interface:
         """What a plan takes and gives, and when."""
         plan, graph = lir.plan, lir.mir.graph
-        late = [i for i, o in enumerate(graph.outputs) if plan.phases[o] is Phase.EPILOGUE]
+        late = plan.io.late(graph.output_names, plan.phases)
         kernels = [n for n in plan.schedule if plan.phases[n] is Phase.EPILOGUE]
         read = {plan.root(i) for n in kernels for i in n.inputs}
         read |= {plan.root(graph.outputs[i]) for i in late}
@@ -88,6 +88,10 @@ class Interface:
     def states(self) -> tuple[Leaf, ...]:
         """What a session keeps."""
         return tuple(n for n in self.inputs if n.op == "state")
+
+    def names(self, *, is_late: bool) -> tuple[str, ...]:
+        """The outputs of `finish`, or those of `step`, in order."""
+        return tuple(n for i, (n, _) in enumerate(self.outputs) if (i in self.late) is is_late)
 
     def held(self, inputs: Sequence[Array], *, everything: bool = False) -> list[Array]:
         """The inputs of a step, of which those that the Epilogue reads are copies: what the caller

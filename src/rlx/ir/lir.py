@@ -73,6 +73,8 @@ class IoManifest:
     params: Sequence[tuple[str, Node]] = ()
     outputs: Sequence[Node] = ()
     states: Sequence[tuple[str, Node]] = ()
+    at_end: tuple[str, ...] | None = None
+    """The outputs that were asked for at the end; None where their phase says which those are."""
 
     @classmethod
     def collect(cls, graph: Graph | MirModule) -> IoManifest:
@@ -86,6 +88,12 @@ class IoManifest:
             list(held.outputs),
             [(n.attrs["name"], n) for n in held.states],
         )
+
+    def late(self, names: Sequence[str], phases: Mapping[Node, Phase]) -> list[int]:
+        """The outputs that `finish` gives, by number."""
+        if self.at_end is not None:
+            return [i for i, name in enumerate(names) if name in self.at_end]
+        return [i for i, o in enumerate(self.outputs) if phases[o] is Phase.EPILOGUE]
 
 
 @public_class

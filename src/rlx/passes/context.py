@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,11 @@ class Context:
     def limits(self) -> FusionLimits:
         """What a region may hold: the caller's limits, or the target's."""
         return self.options.limits or self.target.limits
+
+    @property
+    def at_end(self) -> Collection[str] | None:
+        """The outputs that are asked for at the end; None where phases follow from ops."""
+        return self.options.at_end
 
     @property
     def dispatch(self) -> DispatchPolicy:

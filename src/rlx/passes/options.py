@@ -89,6 +89,7 @@ _KINDS = {
     "skip_fusion": FLAG, "limits": NONE | instance(FusionLimits), "force": MAPPING,
     "dispatch": NONE | instance(DispatchPolicy), "precision": NONE | TEXT, "sizes": MAPPING,
     "f64": NONE | TEXT, "one_of": SEVERAL,
+    "at_end": NONE | SEVERAL,
 }  # fmt: skip
 
 
@@ -114,6 +115,9 @@ class FusionOptions:
     one_of: Collection[tuple[str, str]] = ()
     """Pairs of outputs of which one is enough: each is planned without the one and without the
     other, and the cheaper of the two is left, which `force` reverses. An output is in one pair."""
+    at_end: Collection[str] | None = None
+    """Outputs that `finish` gives, and `step` does not: what only they need is the Epilogue. None:
+    those that sampling, top-k or peaks compute with nothing else behind them."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -130,6 +134,7 @@ class FusionOptions:
             if not is_size:
                 raise Error(f"FusionOptions: sizes[{name!r}] is {size!r}. Use a size, such as 64.")
         object.__setattr__(self, "one_of", _pairs(self.one_of))
+        object.__setattr__(self, "at_end", _output_names(self.at_end))
         object.__setattr__(self, "force", MappingProxyType(dict(self.force)))
         object.__setattr__(self, "sizes", MappingProxyType(dict(self.sizes)))
 
@@ -161,6 +166,7 @@ class FusionOptions:
                 *([f"sizes={sorted(self.sizes.items())}"] if self.sizes else []),
                 *([f"f64={self.f64}"] if self.f64 else []),
                 *([f"one_of={self.one_of}"] if self.one_of else []),
+                *([f"at_end={self.at_end}"] if self.at_end is not None else []),
             ]
         )
 
@@ -170,6 +176,16 @@ class FusionOptions:
 
     def __hash__(self) -> int:
         return hash(self.text())
+
+
+def _output_names(at_end: Collection[Any] | None) -> tuple[str, ...] | None:
+    """Names in one order; None where the phases follow from the ops."""
+    if at_end is None:
+        return None
+    for name in at_end:
+        if not isinstance(name, str):
+            raise Error(f"FusionOptions: at_end has {name!r}. Give names of outputs.")
+    return tuple(sorted(set(at_end)))
 
 
 def _pairs(one_of: Collection[Any]) -> tuple[tuple[str, str], ...]:

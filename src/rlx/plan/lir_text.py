@@ -48,6 +48,7 @@ def _plan_json(lir: LirModule) -> dict[str, Any]:
         "in_place": [[n, number[o]] for n, o in _by_number(plan.in_place, number)],
         "written": [[n, *_layout_json(rows)] for n, rows in _by_number(plan.written, number)],
         "split": [[n, is_split] for n, is_split in _by_number(lir.split, number)],
+        **({} if plan.io.at_end is None else {"at_end": list(plan.io.at_end)}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.dim import Dim, DimLike, evaluate
@@ -19,7 +19,7 @@ from rlx.plan.alternatives import Choice, Choices, choices_of, names_plan, rever
 from rlx.plan.arena import Span, place
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.liveness import Lifetime, Steps, find_in_place, lifetimes
-from rlx.plan.phases import derive_phases
+from rlx.plan.phases import derive_phases, mark_demanded
 from rlx.plan.size_proofs import round_up
 from rlx.plan.views import place_in_concats, resolve_views
 
@@ -34,6 +34,10 @@ def plan_module(
     if alignment < 1 or alignment & (alignment - 1):
         raise Error(f"alignment {alignment} is not a power of two. Give 64, or another that is.")
     final = with_all_items(with_isolated_updates(graph))
+    at_end: tuple[str, ...] | None = getattr(options, "at_end", None)
+    if at_end is not None:
+        at_end = tuple(name for name in at_end if name in final.output_names)
+        mark_demanded(final, at_end)
     plan = plan_buffers(final, target, alignment)
     if plan.capacities and graph.updates:
         raise UnsupportedError(
@@ -46,6 +50,7 @@ def plan_module(
         chosen = reversed_choices(choices_of(plan, target, Terms(target), {}, plan), force)
         plan, split = plan_buffers(final, target, alignment, chosen), chosen.split
     asked = "" if options is None else options.text()
+    plan = replace(plan, io=replace(plan.io, at_end=at_end))
     return LirModule(MirModule(final), plan, target, asked, split)
 
 

@@ -83,6 +83,7 @@ def options_json(options: FusionOptions) -> dict[str, Any]:
         "sizes": dict(options.sizes),
         "f64": options.f64,
         "one_of": list(options.one_of),
+        "at_end": options.at_end if options.at_end is None else list(options.at_end),
     }
 
 
@@ -168,6 +169,7 @@ def read_options(held: Mapping[str, Any]) -> FusionOptions:
         held["sizes"],
         held.get("f64"),
         held.get("one_of", ()),
+        held.get("at_end"),
     )
 
 

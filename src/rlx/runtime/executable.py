@@ -458,12 +458,8 @@ class Executable(NamedCalls):
         """
         named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
         exe, arrays = self.settled(inputs[0] if named else inputs)
-        loaded = exe.loaded
-        try:
-            made, state = loaded.program.step(loaded.ready().memory, arrays)
-        except MemoryError as error:
-            raise loaded.out_of_memory(error, arrays) from None
-        self._steps.last = loaded, state
+        made, state = exe.loaded.step(arrays)
+        self._steps.last = exe.loaded, state
         return given_of(made)
 
     def finish(self) -> Any:
@@ -473,25 +469,17 @@ class Executable(NamedCalls):
         if last is None:
             raise self._error("there is nothing to finish in this thread yet. Call step first.")
         loaded, state = last
-        try:
-            return given_of(loaded.program.finish(state))
-        except MemoryError as error:
-            raise loaded.out_of_memory(error) from None
+        return given_of(loaded.finish(state))
 
     @property
     def step_outputs(self) -> tuple[str, ...]:
         """The names of what `step` gives, in order."""
-        return self._names(is_late=False)
+        return self.loaded.interface.names(is_late=False)
 
     @property
     def finish_outputs(self) -> tuple[str, ...]:
         """The names of what `finish` gives, in order."""
-        return self._names(is_late=True)
-
-    def _names(self, *, is_late: bool) -> tuple[str, ...]:
-        interface = self.loaded.interface
-        named = enumerate(interface.outputs)
-        return tuple(name for i, (name, _) in named if (i in interface.late) is is_late)
+        return self.loaded.interface.names(is_late=True)
 
 
 def adopt(exe: Executable, params: Mapping[str, Array]) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlx._version import __version__
@@ -106,7 +107,7 @@ def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
         in_place={held.node(n): held.node(o) for n, o in head["in_place"]},
         written={held.node(n): held.layout(*rows) for n, *rows in head["written"]},
         phases=dict(zip(nodes, phases, strict=True)),
-        io=IoManifest.collect(graph),
+        io=replace(IoManifest.collect(graph), at_end=_names(head.get("at_end"))),
         alignment=_alignment(head["alignment"]),
         dynamic_symbols=tuple(held.symbol(n) for n in head["symbols"]),
         arena_formula=decode.dim(head["arena"]),
@@ -150,6 +151,14 @@ class _Numbered:
         if isinstance(value, bool):
             raise Error(f"expected a size, found {value!r}")
         return self._decode.dim(value)
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):  # pyright: ignore[reportUnknownVariableType]
+        raise Error(f"expected names of outputs, found {value!r:.40}")
+    return tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _natural(value: Any) -> int:

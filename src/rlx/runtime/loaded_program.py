@@ -200,6 +200,22 @@ class LoadedProgram:
         results = self.program.run(self.ready().memory, given, targets)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def step(self, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
+        """A call up to the Epilogue: all outputs, None for those that come at the end, and what
+        `finish` goes on with. States of a session stand behind the inputs, as in `call`."""
+        given = self._held(arrays)
+        try:
+            return self.program.step(self.ready().memory, given)
+        except MemoryError as error:
+            raise self.out_of_memory(error, given) from None
+
+    def finish(self, state: Any) -> list[Any]:
+        """The Epilogue of a step: all outputs, None for those that the step gave."""
+        try:
+            return self.program.finish(state)
+        except MemoryError as error:
+            raise self.out_of_memory(error) from None
+
     def bind(self, arrays: Sequence[Any]) -> Any:
         """The call on these inputs, prepared to be run many times."""
         given = self.given_inputs(arrays)

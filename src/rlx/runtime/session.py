@@ -77,6 +77,7 @@ def compile(
     cache: CacheLike = None,
     precision: str | None = None,
     f64: Literal["f32"] | None = None,
+    at_end: Collection[str] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -101,6 +102,7 @@ def compile(
     cache: CacheLike = None,
     precision: str | None = None,
     f64: Literal["f32"] | None = None,
+    at_end: Collection[str] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -124,6 +126,7 @@ def compile(
     cache: CacheLike = None,
     precision: str | None = None,
     f64: Literal["f32"] | None = None,
+    at_end: Collection[str] | None = None,
     options: FusionOptions | None = None,
     params: Mapping[str, Any] | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -147,8 +150,10 @@ def compile(
     with one for each 32 weights of an output; "int8-activations" rounds what is multiplied with
     GGUF's quantised blocks to bytes, 32 to a scale, "int16-activations" to the sum of two such.
     `f64` "f32" computes in f32 what a model states to be f64, where the target has no f64; without
-    it that is an error. `dump` is a folder to which the graph after each pass and the plan are
-    written as text; nothing is taken from the cache then. `tune` is a timed search of schedules on
+    it that is an error. `at_end` names outputs that `finish` gives, once after any number of calls
+    of `step`: what only they need is not computed before. `dump` is a folder to which the graph
+    after each pass and the plan are written as text; nothing is taken from the cache then. `tune`
+    is a timed search of schedules on
     the device, where the target has one: "bitwise" among those that give the same bits, "full"
     among all, "off" takes what is predicted to be the fastest. `mesh`, for target "tpu", is several
     devices that run one program: {"data": 2, "model": 2}, or a jax Mesh of such axes; "data" splits
@@ -164,7 +169,9 @@ def compile(
         target, like=like, threads=threads, device=device, cache=cache, dump=dump, tune=tune,
         mesh=mesh, donate=donate,
     )  # fmt: skip
-    return session.compile(model, precision=precision, f64=f64, options=options, params=params)
+    return session.compile(
+        model, precision=precision, f64=f64, at_end=at_end, options=options, params=params
+    )
 
 
 def _are_examples(given: tuple[Any, ...]) -> bool:
@@ -260,6 +267,7 @@ class Session:
     @takes(
         precision=NONE | TEXT,
         f64=NONE | TEXT,
+        at_end=NONE | SEVERAL,
         options=NONE | instance(FusionOptions),
         params=NONE | MAPPING,
     )
@@ -269,6 +277,7 @@ class Session:
         *,
         precision: str | None = None,
         f64: Literal["f32"] | None = None,
+        at_end: Collection[str] | None = None,
         options: FusionOptions | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -278,6 +287,8 @@ class Session:
             options = replace(options or FusionOptions(), precision=precision)
         if f64 is not None:
             options = replace(options or FusionOptions(), f64=f64)
+        if at_end is not None:
+            options = replace(options or FusionOptions(), at_end=at_end)
         if not isinstance(model, _LOADED):
             from rlx.frontends.files import compilable
 

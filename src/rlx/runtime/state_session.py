@@ -2,6 +2,8 @@
 
     session = exe.session(context=2048)
     y = session(x)              # reads states and updates them in place
+    session.step(x)             # the same without what is asked for at the end
+    y = session.finish()        # that, of the last step
     session.reset()
 
 A program with states is a function of inputs and states. A session holds the states, in memory of
@@ -13,10 +15,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from rlx.core.shape import DimBinding, Shape
 from rlx.core.units import size_text
 from rlx.ops.op import Array
 from rlx.runtime.call_history import CallHistory, Overwritten
-from rlx.runtime.named_calls import NamedCalls
+from rlx.runtime.named_calls import NamedCalls, given_of
 
 if TYPE_CHECKING:
     import os
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Inputs
     from rlx.runtime.loaded_program import LoadedProgram
 
+T = TypeVar("T")
 KIND = "session"
 MAX_SHOWN = 4
 """States that are listed."""
@@ -79,6 +82,8 @@ class StateSession(NamedCalls):
         self._busy = threading.Lock()
         self._undo = CallHistory(loaded) if history else None
         self._past: list[Sequence[Overwritten]] = []
+        self._last: Any = None
+        """What the last step has left for `finish`, while states are as it left them."""
         self._take(self._new())
 
     def _new(self) -> _Held:
@@ -130,7 +135,7 @@ class StateSession(NamedCalls):
         shape, array = self.states[name], as_array(value, f"state {name!r}")
         if array.dtype != shape.dtype.numpy or array.shape != shape.dims:
             raise self._error(f"state {name!r} is {shape}, got {array.dtype}{list(array.shape)}.")
-        with self._alone():
+        with self._changed():
             self._past.clear()
             self._memory.write(self._own()[number], array)
 
@@ -156,28 +161,65 @@ class StateSession(NamedCalls):
         so they may where Ctrl-C ends a call. With a history such a call is undone."""
         out = self._outs(named.pop("out", None))
         given = self._in_order(arrays, named) if named or not arrays else arrays
+        return self._ran(given, lambda inputs: self._loaded.call(inputs, out))
+
+    def step(self, *arrays: Any, **named: Any) -> Any:
+        """A call up to its Epilogue, on inputs in order or by keyword: states are updated, and the
+        outputs are those that are not asked for at the end, the output itself where it is one, ()
+        where there are none. `finish` gives the others."""
+        given = self._in_order(arrays, named) if named or not arrays else arrays
+
+        def run(inputs: Sequence[Any]) -> Any:
+            made, self._last = self._loaded.step(inputs)
+            return given_of(made)
+
+        return self._ran(given, run)
+
+    def finish(self) -> Any:
+        """The outputs that are asked for at the end, of the last step: the output itself where it
+        is one. It updates nothing, and may be called again, until states change."""
         with self._alone():
+            if self._last is None:
+                raise self._error(
+                    "there is nothing to finish: no step was made since states have changed. Call "
+                    "session.step first."
+                )
+            return given_of(self._loaded.finish(self._last))
+
+    @property
+    def step_outputs(self) -> tuple[str, ...]:
+        """The names of what `step` gives, in order."""
+        return self._loaded.interface.names(is_late=False)
+
+    @property
+    def finish_outputs(self) -> tuple[str, ...]:
+        """The names of what `finish` gives, in order."""
+        return self._loaded.interface.names(is_late=True)
+
+    def _ran(self, given: Sequence[Any], run: Callable[[Sequence[Any]], T]) -> T:
+        """A call on inputs, with states behind them; where there is a history, one that can be
+        undone."""
+        with self._changed():
             states, inputs = self._own(), self._loaded.counted(given)
             if self._undo is None:
-                return self._loaded.call([*inputs, *states], out)
-            return self._called(self._undo, inputs, states, out)
+                return run([*inputs, *states])
+            overwritten = self._undo.before(inputs, states)
+            try:
+                made = run([*inputs, *states])
+            except BaseException:
+                with suppress(Error):  # of a state that an engine has consumed
+                    self._undo.restore(overwritten, states)
+                raise
+            self._past.append(overwritten)
+            del self._past[: -self._history]
+            return made
 
-    step = __call__
-
-    def _called(
-        self, undo: CallHistory, inputs: Sequence[Any], states: Sequence[Any], out: Any
-    ) -> Any:
-        """A call that can be undone."""
-        overwritten = undo.before(inputs, states)
-        try:
-            made = self._loaded.call([*inputs, *states], out)
-        except BaseException:
-            with suppress(Error):  # of a state that an engine has consumed
-                undo.restore(overwritten, states)
-            raise
-        self._past.append(overwritten)
-        del self._past[: -self._history]
-        return made
+    @contextmanager
+    def _changed(self) -> Generator[None]:
+        """States change: there is nothing to finish any more."""
+        with self._alone():
+            self._last = None
+            yield
 
     @contextmanager
     def _alone(self) -> Generator[None]:
@@ -238,7 +280,7 @@ class StateSession(NamedCalls):
 
     def reset(self) -> None:
         """States as they were at first."""
-        with self._alone():
+        with self._changed():
             self._take(self._new())
             self._past.clear()
 
@@ -248,7 +290,7 @@ class StateSession(NamedCalls):
     ) -> None:
         """Copy the first rows of an entry to another, in all states that rows are appended to, or
         in those of these names: the entries of their first axis, and the rows along the second."""
-        with self._alone():
+        with self._changed():
             self._past.clear()
             for state in self._appended(names, count, (source, target)):
                 self._memory.copy_rows(state, source, target, count)
@@ -258,7 +300,7 @@ class StateSession(NamedCalls):
         self, entry: int, first: int, count: int, names: Sequence[str] | None = None
     ) -> None:
         """Move rows of an entry, from one on, to its beginning, in the same states."""
-        with self._alone():
+        with self._changed():
             self._past.clear()
             last = first + count if min(first, count) >= 0 else min(first, count)
             for state in self._appended(names, last, (entry,)):
@@ -286,7 +328,7 @@ class StateSession(NamedCalls):
             made = object.__new__(StateSession)
             made._loaded, made.sizes, made._history = self._loaded, self.sizes, self._history
             made._leaves, made._memory = self._leaves, self._memory
-            made._undo, made._past = self._undo, list(self._past)
+            made._undo, made._past, made._last = self._undo, list(self._past), None
             made._busy = threading.Lock()
             made._take(self._held)
             return made
@@ -296,7 +338,7 @@ class StateSession(NamedCalls):
         """Undo calls, as far back as `exe.session(history=)` says: states have the bits that they
         had, and what `append` wrote over is there again. States that were set, copied, shifted or
         loaded since cannot be what they were before."""
-        with self._alone():
+        with self._changed():
             made = len(self._past)
             if self._undo is None or calls > made:
                 more = f" Keep more: exe.session(history={calls})." if calls > self._history else ""
@@ -328,7 +370,7 @@ class StateSession(NamedCalls):
                 "Open a session of the sizes that it was saved with."
             )
         parts = [np.frombuffer(file.section(name), np.uint8) for name in self.states]
-        with self._alone():
+        with self._changed():
             shapes = self.states.values()
             for state, shape, raw in zip(self._own(), shapes, parts, strict=True):
                 value = raw.view(shape.dtype.numpy).reshape(shape.static_dims)

@@ -31,7 +31,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.fuzz.generate import Grown, grow
 from rlx.fuzz.judge import Expected, compare
-from rlx.fuzz.states import grow_states, judge_calls, opened
+from rlx.fuzz.states import ends_of, grow_states, judge_calls, judge_phases, opened
 from rlx.fuzz.workers import Lost, each
 from rlx.ir.mir import Graph
 from rlx.ops import op as table
@@ -170,8 +170,9 @@ def _wrong_calls(job: Job) -> Judged:
     is_flushing = backend.name in FLUSHING
     if is_flushing:
         grown = Grown(grown.graph, {k: flushed(v) for k, v in grown.values.items()})
-    session = opened(backend, grown)
+    session = opened(backend, grown, ends_of(grown.graph))
     found = judge_calls(job.target, grown, session, unflushed if is_flushing else None)
+    found += judge_phases(job.target, grown, session)
     return Judged(tuple(f"{m.output}: {m.message}" for m in found))
 
 

@@ -12,7 +12,7 @@ import rlx
 from rlx.backends.engine.backend import EngineBackend
 from rlx.backends.engine.program import EngineProgram
 from rlx.backends.registry import find_backend
-from rlx.fuzz.states import grow_states, judge_calls, opened
+from rlx.fuzz.states import ends_of, grow_states, judge_calls, judge_phases, opened
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.state_session import StateSession, open_session
@@ -131,7 +131,9 @@ def test_later_calls_change_nothing_that_the_caller_has(
 
 def test_random_graphs_with_states() -> None:
     grown = grow_states(1)
-    assert judge_calls("numpy", grown, opened(NumpyBackend(), grown)) == []
+    session = opened(NumpyBackend(), grown, ends_of(grown.graph))
+    assert judge_calls("numpy", grown, session) == []
+    assert judge_phases("numpy", grown, session) == []
 
 
 def test_jax_writes_over_the_memory_of_states() -> None:

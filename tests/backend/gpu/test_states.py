@@ -17,7 +17,7 @@ from rlx.backends.gpu.runtime.serialize import packed as packed_program
 from rlx.backends.gpu.runtime.states import DeviceStates
 from rlx.backends.state_memory import StateMemory
 from rlx.core.sections import Sections, packed
-from rlx.fuzz.states import grow_states, judge_calls, opened
+from rlx.fuzz.states import ends_of, grow_states, judge_calls, judge_phases, opened
 from rlx.pipeline import CompilePipeline
 from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.state_session import StateSession, open_session
@@ -173,8 +173,9 @@ def test_results_of_inputs_on_the_device_stay_there() -> None:
 @pytest.mark.parametrize("number", [0, 1, 6])
 def test_random_graphs_with_states(number: int) -> None:
     grown = grow_states(number)
-    backend = BACKENDS["all"]
-    assert judge_calls("gpu", grown, opened(backend, grown)) == []
+    session = opened(BACKENDS["all"], grown, ends_of(grown.graph))
+    assert judge_calls("gpu", grown, session) == []
+    assert judge_phases("gpu", grown, session) == []
 
 
 def test_a_call_of_a_session_is_timed_on_a_copy() -> None:

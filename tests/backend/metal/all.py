@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from rlx.core.errors import UnsupportedError
 from rlx.fuzz.generate import grow
-from rlx.fuzz.states import grow_states, judge_calls, opened
+from rlx.fuzz.states import ends_of, grow_states, judge_calls, judge_phases, opened
 from rlx.fuzz.workers import Lost, each
 from rlx.ops import op as table
 from tests.backend.gpu import laws
@@ -68,7 +68,8 @@ def backend(device: str) -> EmulatedBackend:
 def found_wrong(job: Job) -> list[str]:
     if job.name == STATES:
         states = grow_states(job.number)
-        found = judge_calls("metal", states, opened(backend(job.device), states))
+        session = opened(backend(job.device), states, ends_of(states.graph))
+        found = judge_calls("metal", states, session) + judge_phases("metal", states, session)
         return [f"{m.output}: {m.message}" for m in found]
     if job.name == GRAPH:
         grown, about = grow(job.number, job.steps), ""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.rocm.architecture import ARCHITECTURES
 from rlx.core.errors import Error
-from rlx.fuzz.states import grow_states, judge_calls, opened
+from rlx.fuzz.states import ends_of, grow_states, judge_calls, judge_phases, opened
 from rlx.ops import op as table
 from rlx.pipeline import CompilePipeline
 from tests.backend.gpu import laws
@@ -59,7 +59,8 @@ def wrong_calls(number: int, backend: EmulatedBackend) -> list[str]:
     """What is wrong with calls of a session of a random graph."""
     try:
         grown = grow_states(number)
-        found = judge_calls("rocm", grown, opened(backend, grown))
+        session = opened(backend, grown, ends_of(grown.graph))
+        found = judge_calls("rocm", grown, session) + judge_phases("rocm", grown, session)
     except Error as error:
         return [str(error)]
     return [f"{m.output}: {m.message}" for m in found]

@@ -149,16 +149,22 @@ class EngineProgram(Program):
             interface.check_no_overlap(outputs, [a for a in inputs if isinstance(a, np.ndarray)])
         values, sizes = self.given(weights, inputs)
         interface.check_outs(outputs, sizes, is_measured=False)
+        self._update(self.steps.call, values, sizes, inputs)
+        made = self.results(values, is_own=is_own)
+        interface.check_found(outputs, made)
+        return [_delivered(m, o) for m, o in zip(made, outputs)]
+
+    def _update(
+        self, steps: Sequence[Step], values: Values, sizes: Sizes, inputs: Sequence[Any]
+    ) -> None:
+        """Run steps, and let states be their last versions."""
         try:
-            self._run(self.steps.call, values, sizes)
+            self._run(steps, values, sizes)
         except Error:
             self._rescue(values, inputs)
             raise
-        made = self.results(values, is_own=is_own)
         for number, versions in self._versions.items():
             inputs[number].array = value_of(values, versions[0])
-        interface.check_found(outputs, made)
-        return [_delivered(m, o) for m, o in zip(made, outputs)]
 
     def _rescue(self, values: Values, inputs: Sequence[Any]) -> None:
         """States of a call that failed are as they were; those that it consumed are the last
@@ -262,7 +268,7 @@ class EngineProgram(Program):
         is_own = self._is_own(inputs, ())
         held = [np.array(a) if isinstance(a, np.ndarray) else a for a in inputs]
         values, sizes = self.given(weights, held)
-        self._run(self.steps.steady, values, sizes)
+        self._update(self.steps.steady, values, sizes, held)
         return self._outputs(values, is_own, is_late=False), State(values, sizes, is_own)
 
     def finish(self, state: State) -> list[Any]:

@@ -92,7 +92,7 @@ class Steps:
     def steady(self) -> tuple[Step, ...]:
         nodes = [n for n in self._order if self._phase(n) is Phase.STEADY_STATE]
         read = [i for n in self._late for i in n.inputs]
-        return self._cut(nodes, [*self.graph.outputs, *read])
+        return self._cut(nodes, [*self.graph.results, *read])
 
     @cached_property
     def epilogue(self) -> tuple[Step, ...]:

@@ -133,7 +133,8 @@ class ReferenceProgram(Program):
 
     def step(self, weights: Weights, inputs: Sequence[Array]) -> tuple[list[Array | None], State]:
         sizes = self.interface.bind(weights.params, inputs)
-        arrays = [np.array(a) for a in self.interface.checked(inputs, sizes)]
+        leaves, checked = self.interface.inputs, self.interface.checked(inputs, sizes)
+        arrays = [a if n.op == "state" else np.array(a) for n, a in zip(leaves, checked)]
         place = self._ran(weights, arrays, sizes, self.steady)
         return self._outputs(place, is_late=False), State(place, weights, arrays, sizes)
 

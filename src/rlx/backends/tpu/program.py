@@ -109,20 +109,33 @@ def donations(program: TpuProgram, names: Sequence[str]) -> dict[Segment, tuple[
         if name not in known:
             shown = ", ".join(known) or "none"
             raise Error(f"{program.interface.name}: there is no input {name!r} to donate: {shown}.")
+    updated = {n for u in program.graph.updates if (n := state_of(u)) is not None}
+    given, later = {n for name, n in known.items() if name in names}, _read(program.steps.epilogue)
+    return {
+        **_donated(program.steps.call, given | updated, set(program.graph.outputs)),
+        **_donated(program.steps.steady, updated, later | set(program.graph.outputs)),
+    }
+
+
+def _donated(
+    steps: Sequence[Step], given: set[Node], kept: set[Node]
+) -> dict[Segment, tuple[int, ...]]:
+    """By segment: the arguments among these that it is the last to read, but for those to keep."""
     last: dict[Node, Step] = {}
-    kept = set(program.graph.outputs)
-    for step in program.steps.call:
-        read = step.inputs if isinstance(step, Segment) else step.node.inputs
+    for step in steps:
+        read = _read([step])
         last.update(dict.fromkeys(read, step))
         kept |= set[Node]() if isinstance(step, Segment) else {n for n in read if n.op == "state"}
-    updated = {n for u in program.graph.updates if (n := state_of(u)) is not None}
-    given = {n for name, n in known.items() if name in names} | updated
-    found: dict[Segment, tuple[int, ...]] = {}
-    for step in program.steps.call:
-        if isinstance(step, Segment):
-            ours = [i for i, n in enumerate(step.inputs) if n in given - kept and last[n] is step]
-            found[step] = tuple(ours)
-    return found
+    return {
+        step: tuple(i for i, n in enumerate(step.inputs) if n in given - kept and last[n] is step)
+        for step in steps
+        if isinstance(step, Segment)
+    }
+
+
+def _read(steps: Iterable[Step]) -> set[Node]:
+    """The operands of steps."""
+    return {n for s in steps for n in (s.inputs if isinstance(s, Segment) else s.node.inputs)}
 
 
 def facts_of(compiled: Any, device: str, devices: int) -> CodeFacts:

@@ -33,7 +33,7 @@ def check(lir: LirModule) -> list[Finding]:
 def check_plan(graph: Graph, plan: BufferPlan) -> list[Finding]:
     """The same of the plan of a graph inside another, whose inputs may have measured sizes."""
     facts = Facts.of(graph, plan)
-    found = [*_check_schedule(facts), *_check_phases(facts)]
+    found = [*_check_schedule(facts), *_check_phases(facts), *_check_end(facts, graph)]
     broken = [*_check_kernels(facts), *_check_slots(facts), *_check_views(facts)]
     broken += [] if broken else check_states(facts)
     if not broken:
@@ -151,6 +151,19 @@ def _check_phases(facts: Facts) -> Iterator[Finding]:
         if phases.get(kernel, before) < before:
             yield finding(Fault.PHASE_VIOLATION, kernel, f"runs after {before.name} kernels")
         before = phases.get(kernel, before)
+
+
+def _check_end(facts: Facts, graph: Graph) -> Iterator[Finding]:
+    """A step updates all states, and computes the outputs that were not asked for at the end."""
+    phases, at_end = facts.plan.phases, facts.plan.io.at_end
+    outputs = zip(graph.output_names, graph.outputs)
+    early = [] if at_end is None else [o for name, o in outputs if name not in at_end]
+    for node in dict.fromkeys([*graph.updates, *early]):
+        if phases.get(node) is Phase.EPILOGUE:
+            yield finding(Fault.PHASE_VIOLATION, node, "is EPILOGUE, but a step has to compute it")
+    for name in at_end or ():
+        if name not in graph.output_names:
+            yield Finding(Fault.PHASE_VIOLATION, name, "is asked for at the end, but no output")
 
 
 def _needs_a_call(node: Node, phases: Mapping[Node, Phase]) -> bool:

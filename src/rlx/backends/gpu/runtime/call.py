@@ -15,6 +15,7 @@ import numpy as np
 
 from rlx.backends.gpu.device import VECTOR_BYTES, Array, ByteSpan, Device, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
+from rlx.backends.gpu.runtime.parts import Part, Segment
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
     Artefact,
@@ -22,7 +23,6 @@ from rlx.backends.gpu.runtime.routine import (
     CallStep,
     ChoiceStep,
     CopyStep,
-    Enqueued,
     Found,
     HostStep,
     LaunchStep,
@@ -54,14 +54,6 @@ class Outgrown(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Steps in a row that the device does by itself."""
-
-    number: int
-    steps: tuple[Enqueued, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A row of an array. Kernels count on aligned addresses, so a row that may be at another is
     copied to a room, or from it."""
@@ -78,26 +70,6 @@ class Row:
     def at(self, number: int) -> Row:
         """The row so many behind this one."""
         return Row(self.start + number * self.size, self.size, self.room)
-
-
-Part = Segment | SizesStep | HostStep | CallStep | BranchStep | WhileStep | ScanStep
-
-
-def parts_of(steps: Sequence[AnyStep]) -> tuple[Part, ...]:
-    """Steps with segments joined."""
-    parts: list[Part] = []
-    run: list[Enqueued] = []
-    for step in steps:
-        if isinstance(step, LaunchStep | CopyStep | ChoiceStep):
-            run.append(step)
-            continue
-        if run:
-            parts.append(Segment(len(parts), tuple(run)))
-            run = []
-        parts.append(step)
-    if run:
-        parts.append(Segment(len(parts), tuple(run)))
-    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +116,18 @@ class Call:
         """A routine on the addresses of its inputs, params and outputs."""
         routine = self.routines[name]
         self._run(routine, externals, self.loaded.bodies[name], routine.frame)
+
+    def enter(self, name: str, externals: Sequence[int]) -> Frame:
+        """The frame of a routine that runs phase by phase. It stays until the context is given
+        back."""
+        routine = self.routines[name]
+        address, _ = self.context.frames.push(self._frame_bytes(routine, routine.frame))
+        return Frame(routine, address, tuple(externals))
+
+    def go(self, frame: Frame, parts: Sequence[Part]) -> None:
+        """Some of the parts of a routine."""
+        for part in parts:
+            self._part(part, frame)
 
     def prepare(self, name: str, externals: Sequence[int], done: set[str]) -> None:
         """The prologue of a routine and of those that it calls: what follows from params alone.

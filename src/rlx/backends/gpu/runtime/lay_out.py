@@ -33,7 +33,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.extents import measured_by
 from rlx.ir.interface import Interface
-from rlx.ir.lir import Space
+from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node
 from rlx.kernel.program.forms import Special
 from rlx.kernel.program.program import (
@@ -153,7 +153,17 @@ class _RoutineMaker:
         prologue = [s for step in sub.prologue for s in self.step(step)]
         prologue_frame = tuple(self.frame)
         self._begin(start)
-        steps = [s for step in sub.calls for s in self.step(step)]
+        phases = [self.plan.phases[step.node] for step in sub.calls]
+        steady = [
+            s
+            for step, p in zip(sub.calls, phases)
+            if p is not Phase.EPILOGUE
+            for s in self.step(step)
+        ]
+        late = [
+            s for step, p in zip(sub.calls, phases) if p is Phase.EPILOGUE for s in self.step(step)
+        ]
+        steps = (*steady, *late)
         outputs = tuple(ceiling(o.shape.size_bytes) for o in graph.outputs)
         return Routine(
             sub.name,
@@ -165,6 +175,8 @@ class _RoutineMaker:
             (*prologue, *packing),
             (*steps, *self._copied_out()),
             outputs,
+            len(steady),
+            len(steps),
         )
 
     def _constants(self) -> None:

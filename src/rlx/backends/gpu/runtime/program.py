@@ -3,7 +3,8 @@ beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,9 +20,10 @@ from rlx.backends.gpu.arrays.device_array import (
 )
 from rlx.backends.gpu.device import Array, Device
 from rlx.backends.gpu.runtime.bound import Begun, BoundCall
-from rlx.backends.gpu.runtime.call import Call, Loaded, Outgrown, parts_of
+from rlx.backends.gpu.runtime.call import Call, Frame, Loaded, Outgrown
 from rlx.backends.gpu.runtime.given import Given, Signatures, is_usable, placed
 from rlx.backends.gpu.runtime.memory import Block, Context, Contexts
+from rlx.backends.gpu.runtime.parts import Part, parts_of
 from rlx.backends.gpu.runtime.routine import Artefact, LaunchStep, as_bytes
 from rlx.backends.gpu.runtime.states import DeviceState, DeviceStates
 from rlx.backends.timing import CodegenSpan
@@ -56,6 +58,30 @@ class Weights:
     signatures: Signatures
 
 
+@dataclass(eq=False)
+class Step:
+    """What a step leaves to the Epilogue: a context that no other call uses meanwhile."""
+
+    weights: Weights
+    context: Context
+    given: Given
+    is_on_device: bool
+    """Do results stay there?"""
+    call: Call
+    frame: Frame
+    outputs: Sequence[int]
+    """Their addresses."""
+
+    def __post_init__(self) -> None:
+        release = weakref.finalize(self, _released, self.weights.contexts, self.context)
+        release.atexit = False
+
+
+EPILOGUE_PARTS = 1 << 20
+"""The number of its first part: recorded graphs are known by the numbers of parts."""
+STEADY_PARTS = 2 << 20
+
+
 class GpuProgram(Program):
     """A loaded artefact."""
 
@@ -71,6 +97,11 @@ class GpuProgram(Program):
         )
         device.ready([self._loaded.kernels[i] for i in _launched(artefact)])
         self._states = DeviceStates(device)
+        main, late = artefact.routines[artefact.main], artefact.interface.late
+        self._late = late
+        self._early = tuple(i for i in range(len(main.outputs)) if i not in late)
+        self._steady = parts_of(main.phase(self._early, is_late=False), STEADY_PARTS)
+        self._epilogue = parts_of(main.phase(late, is_late=True), EPILOGUE_PARTS)
 
     @property
     def states(self) -> DeviceStates:
@@ -120,6 +151,93 @@ class GpuProgram(Program):
         given = inputs if inputs is not None else [0] * len(self.interface.inputs)
         made = outputs if outputs is not None else [0] * len(self.interface.outputs)
         return [*given, *params, *made]
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def step(self, weights: Weights, inputs: Sequence[Any]) -> tuple[list[Any], Step]:
+        """Outputs are on the device where all inputs are, in memory that is the caller's."""
+        context = weights.contexts.take()
+        try:
+            given = placed(self.interface, weights.signatures, context, inputs, anew=False)
+            self._hold(weights, context, given, inputs)
+            own = [
+                is_on_device(a) for a, n in zip(inputs, self.interface.inputs) if n.op == "input"
+            ]
+            call, frame, made = self._stepped(weights, context, given, self._steady)
+            state = Step(weights, context, given, all(own) and bool(own), call, frame, made)
+        except BaseException:
+            context.abandon()
+            weights.contexts.give(context)
+            raise
+        found = self._outputs(state, self._early)
+        for stream in given.streams:
+            context.queue.release_to(stream)
+        return found, state
+
+    def finish(self, state: Step) -> list[Any]:
+        try:
+            state.call.go(state.frame, self._epilogue)
+        except Outgrown as error:
+            _grow(state.weights, state.context, error)
+            both = (*self._steady, *self._epilogue)
+            state.call, state.frame, state.outputs = self._stepped(
+                state.weights, state.context, state.given, both
+            )
+        return self._outputs(state, self._late)
+
+    def _hold(
+        self, weights: Weights, context: Context, given: Given, inputs: Sequence[Any]
+    ) -> None:
+        """Copies of arrays of the device that are read at the end: whoever gave them may write them
+        before. Where the Epilogue may find too little room, all of them are read again."""
+        leaves, everything = self.interface.inputs, bool(weights.capacities)
+        for number, (leaf, array) in enumerate(zip(leaves, inputs)):
+            is_read = everything or number in self.interface.held_inputs
+            if leaf.op != "input" or not is_read or not is_on_device(array):
+                continue
+            size = evaluate(leaf.shape.size_bytes, given.sizes)
+            block = context.staging("held", number, size)
+            if size:
+                context.queue.copy(block.address, given.addresses[number], size)
+            given.addresses[number] = block.address
+
+    def _stepped(
+        self, weights: Weights, context: Context, given: Given, parts: Sequence[Part]
+    ) -> tuple[Call, Frame, list[int]]:
+        """Parts of a call that were run in a frame that stays, and where outputs are."""
+        main = self.artefact.routines[self.artefact.main]
+        while True:
+            sizes = {**weights.capacities, **given.sizes}
+            try:
+                made = self._staged(context, [evaluate(size, sizes) for size in main.outputs])
+                call = self._call(context, weights, sizes)
+                frame = call.enter(main.name, self._externals(weights, given.addresses, made))
+                call.go(frame, parts)
+            except Outgrown as error:
+                _grow(weights, context, error)
+            else:
+                return call, frame, made
+
+    def _outputs(self, state: Step, numbers: Collection[int]) -> list[Any]:
+        """These outputs, copied to the host or to memory of the device that is the caller's; None
+        for others."""
+        context, every = state.context, enumerate(self.interface.outputs)
+        shapes = {i: shape.bind(state.call.sizes) for i, (_, shape) in every if i in numbers}
+        made = [(state.outputs[i], shape) for i, shape in shapes.items()]
+        if state.is_on_device:
+            arrays: list[Any] = [self._own(context, *each) for each in made]
+            self._check(context)
+        else:
+            arrays = self._results(context, made)
+        found = dict(zip(shapes, arrays))
+        return [found.get(i) for i in range(len(self.interface.outputs))]
+
+    def _own(self, context: Context, address: int, shape: Shape) -> DeviceArray:
+        size, queue = int(shape.size_bytes), context.queue
+        block, dtype = context.room(size), np.dtype(shape.dtype.numpy)
+        if size:
+            queue.copy(block.address, address, size)
+        return DeviceArray(block.address, shape.static_dims, dtype, queue.device_id, queue, block)
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -335,6 +453,12 @@ def _grow(weights: Weights, context: Context, outgrown: Outgrown) -> None:
     context.abandon()
     more, held = outgrown.capacities, weights.capacities
     weights.capacities = {n: max(c, min(more.get(n, c), c * GROWTH)) for n, c in held.items()}
+
+
+def _released(contexts: Contexts, context: Context) -> None:
+    """Nobody finishes the step any more."""
+    context.frames.pop(-1)
+    contexts.give(context)
 
 
 def _waited(arrays: Sequence[DeviceArray]) -> Sequence[DeviceArray]:

@@ -7,7 +7,7 @@ Branches and loops call other routines by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -206,6 +206,21 @@ class Routine:
     steps: tuple[AnyStep, ...]
     outputs: tuple[DimLike, ...]
     """The most bytes of each output."""
+    late: int = 0
+    """The first step of the Epilogue."""
+    copied: int = 0
+    """The first of the steps that copy outputs which no other writes, one for each."""
+
+    def phase(self, outputs: Collection[int], *, is_late: bool) -> tuple[AnyStep, ...]:
+        """The steps up to the Epilogue, or those of it; and the copies of these outputs."""
+        first = self.num_inputs + self.num_params
+        copies = [
+            s
+            for s in self.steps[self.copied :]
+            if isinstance(s, CopyStep) and s.to.index - first in outputs
+        ]
+        run = self.steps[self.late : self.copied] if is_late else self.steps[: self.late]
+        return (*run, *copies)
 
     def externals(self, given: list[int]) -> list[int]:
         """What the caller gives, operands first, in the order in which the routine takes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rlx.backends.gpu.runtime.call import Part, Segment, parts_of
+from rlx.backends.gpu.runtime.parts import Part, Segment, parts_of
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
     BranchStep,
