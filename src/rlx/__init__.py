@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlx.cost.profile import GraphIoOptions, host_sync_op_kinds, profile_graph_io
     from rlx.cost.target import FusionLimits, FusionTarget, Target
     from rlx.explain import package as explain
-    from rlx.frontends.files import load, save
+    from rlx.frontends.files import load, load_program, save
     from rlx.frontends.inference_session import InferenceSession
     from rlx.frontends.torch.pretrained import from_pretrained
     from rlx.frontends.tracing import jit, trace
@@ -55,7 +55,7 @@ _HOME = {
     "rlx.core.layout": ("Layout",),
     "rlx.ir.lir": ("BufferPlan", "IoManifest", "LirModule", "Phase", "Slot", "Space", "View"),
     "rlx.ir.mir": ("Graph", "MirModule", "Node"),
-    "rlx.frontends.files": ("load", "save"),
+    "rlx.frontends.files": ("load", "load_program", "save"),
     "rlx.frontends.inference_session": ("InferenceSession",),
     "rlx.ops.control_flow": ("cond", "scan_loop", "while_loop"),
     "rlx.ir.module": ("GraphModule", "GraphStage"),
@@ -127,6 +127,7 @@ __all__ = [
     "jit",
     "lm",
     "load",
+    "load_program",
     "ops",
     "profile_graph_io",
     "save",

@@ -78,6 +78,7 @@ CALLS: dict[str, Call] = {
         SESSION.compile, {k: REQUEST[k] for k in ("model", "precision", "options", "params")},
     ),
     "load": (rlx.load, {"source": "m.rlx", "threads": 1}),
+    "load_program": (rlx.load_program, {"source": "m.rlx", "threads": 1}),
     "load of text": (rlx.load, {"source": "m.ir", "threads": 1}),
     "InferenceSession": (rlx.InferenceSession, {
         "path_or_bytes": "m.rlx", "sess_options": None, "providers": ["CPUExecutionProvider"],

@@ -257,14 +257,33 @@ def test_explain_takes_what_load_takes(tmp_path: Path) -> None:
 
 
 def test_bytes_are_what_they_begin_with(tmp_path: Path) -> None:
-    EXE.save(tmp_path / "a.rlx")
-    program = rlx.load((tmp_path / "a.rlx").read_bytes(), threads=1)
-    assert isinstance(program, rlx.Executable)
-    assert program(X, Y)[1].tolist() == [4, 10, 18]
     text = str(EXE.source)
     assert rlx.load(text.encode()) == rlx.load(io.StringIO(text)) == rlx.MirModule(EXE.source)
     rlx.save(EXE.lir, tmp_path / "a.lir")
     assert isinstance(rlx.load((tmp_path / "a.lir").read_bytes()), rlx.LirModule)
+
+
+def test_machine_code_is_opened_where_a_program_is_asked_for_and_nowhere_else(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "a.rlx", tmp_path / "a.onnx"
+    EXE.save(path)
+    EXE.save(other)
+    data = path.read_bytes()
+    for source in (path, other, data, memoryview(data), io.BytesIO(data)):
+        assert rlx.load_program(source, threads=1)(X, Y)[1].tolist() == [4, 10, 18]
+    assert isinstance(rlx.load(path), rlx.Executable)
+    with path.open("rb") as file:
+        for source in (data, bytearray(data), memoryview(data), io.BytesIO(data), file, other):
+            for call in (rlx.load, rlx.compile, rlx.InferenceSession, rlx.explain):
+                with pytest.raises(rlx.Error, match=r"rlx\.load_program|no ONNX model"):
+                    call(source)
+                if hasattr(source, "seek"):
+                    source.seek(0)
+    with pytest.raises(rlx.Error, match=r"no file of rlx"):
+        rlx.load_program(b"xyz")
+    with pytest.raises(rlx.Error, match=r"ModelProto is a model"):
+        rlx.load_program(added())
 
 
 def test_what_holds_no_model_is_an_error(tmp_path: Path) -> None:

@@ -56,10 +56,11 @@ def load(
     happens to the file afterwards changes nothing.
 
     A `.rlx` file holds machine code, and loading it is running it: load only one that you trust.
+    Bytes and open files of one are refused: `load_program` opens them.
     """
     SOURCE.check("the path", source)
     if not PATH.accepts(source):
-        return _held(source, threads, device)
+        return _held(source)
     file = path_of(source)
     kind = file.suffix.lower()
     if file.is_dir():
@@ -72,7 +73,7 @@ def load(
         case ".gguf":
             return _decoder(file)
         case ".pt2":
-            from rlx.frontends.torch.export import load_pt2
+            from rlx.frontends.torch.pt2_archive import load_pt2
 
             return load_pt2(file)
         case ".ir":
@@ -80,14 +81,32 @@ def load(
         case ".lir":
             return _planned(_text(file), file.name)
         case ".rlx":
-            return _program(file, threads, device)
+            return load_program(file, threads=threads, device=device)
         case _:
             what = f"rlx does not know {kind!r} files" if kind else "its name has no suffix"
             raise UnknownFormatError(f"{file}: {what}. {_KNOWN}")
 
 
-def _held(source: Any, threads: int | None, device: int | None) -> Any:
-    """What is in memory, or read from an open file."""
+@takes(threads=NONE | COUNT, device=NONE | WHOLE)
+def load_program(
+    source: Source, *, threads: int | None = None, device: int | None = None
+) -> Executable:
+    """The Executable that `exe.save` wrote to a file: of its path, whatever its suffix, of its
+    bytes, or of an open file. It holds machine code, and loading it is running it: load only one
+    that you trust. `threads` and `device` are as `rlx.compile` takes them."""
+    from rlx.runtime.artefact_file import executable_of, read
+
+    SOURCE.check("the program", source)
+    if PATH.accepts(source):
+        return read(source, threads, device)
+    if _is_proto(source) or _is_exported(source):
+        raise Error(f"a {type(source).__name__} is a model, not a program. Use rlx.compile.")
+    name, data = _read(source) if hasattr(source, "read") else ("program", memoryview(source))
+    return executable_of(Sections.of(name, data), threads, device)
+
+
+def _held(source: Any) -> Any:
+    """The model that is in memory, or read from an open file."""
     if _is_exported(source):
         from rlx.frontends.torch.model import from_exported
 
@@ -97,9 +116,10 @@ def _held(source: Any, threads: int | None, device: int | None) -> Any:
     name, data = _read(source) if hasattr(source, "read") else ("model", memoryview(source))
     head = bytes(data[:64]).lstrip()
     if head.startswith(MAGIC):
-        from rlx.runtime.artefact_file import executable_of
-
-        return executable_of(Sections.of(name, data), threads, device)
+        raise Error(
+            f"{name} is a compiled program, not a model: it holds machine code. If you trust it, "
+            "open it by rlx.load_program."
+        )
     if head.startswith((b"mir ", b"hir ")):
         return _module(_decoded(bytes(data), name), name)
     if head.startswith(b"lir "):
@@ -236,12 +256,6 @@ def _planned(text: str, name: str) -> LirModule:
     from rlx.runtime.lir_file import read_lir
 
     return read_lir(text, name)
-
-
-def _program(file: Path, threads: int | None, device: int | None) -> Executable:
-    from rlx.runtime.artefact_file import read
-
-    return read(file, threads, device)
 
 
 def _text(file: Path) -> str:

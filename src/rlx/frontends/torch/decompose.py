@@ -79,13 +79,21 @@ def _traced(call: Call) -> Any:
     flat, spec = pytree.tree_flatten(dict(call.fakes))
     places = [i for i, f in enumerate(flat) if isinstance(f, torch.Tensor)]
     function = _function(call, flat, spec, places)
-    mode = next((f.fake_mode for f in flat if hasattr(f, "fake_mode")), None)
-    inside = mode or contextlib.nullcontext()
+    inside = next((f.fake_mode for f in flat if hasattr(f, "fake_mode")), None) or _fake_mode()
     with inside, torch.no_grad(), warnings.catch_warnings(), _without_records():
         warnings.simplefilter("ignore")
         made = torch.func.functionalize(function, remove="mutations_and_views")
         traced = make_fx(made, decomposition_table=decompositions(call.target), tracing_mode="real")
         return traced(*[flat[i] for i in places])
+
+
+def _fake_mode() -> Any:
+    """What traces an op without tensors, which would run otherwise."""
+    from torch._subclasses.fake_tensor import (  # pyright: ignore[reportMissingImports]
+        FakeTensorMode,
+    )
+
+    return FakeTensorMode(allow_fallback_kernels=False)
 
 
 @contextlib.contextmanager

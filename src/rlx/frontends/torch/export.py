@@ -134,21 +134,3 @@ def _name_axis(found: dict[str, str], fakes: Any, axis: int, name: str, most: An
     }
     if len(symbols) == 1 and name not in found.values():
         found.setdefault(symbols.pop(), name)
-
-
-def load_pt2(path: Any) -> TorchModel:
-    """The model in a `.pt2` file that torch.export.save wrote."""
-    from pathlib import Path
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.export.load(str(path))
-    except ImportError:
-        raise Error(
-            f"{path} is read by torch, which is not installed: pip install 'rlx[torch]'."
-        ) from None
-    except Exception as error:
-        text = str(error).strip().partition("\n")[0]
-        raise Error(f"{path} cannot be read as an exported program: {text}") from None
-    return from_exported(program, Path(path).stem)
