@@ -9,7 +9,7 @@ from typing import Any
 
 from rlx.core.errors import Error, UnsupportedError
 from rlx.frontends.torch.autocast import Region
-from rlx.frontends.torch.model import TorchModel, from_exported, imported_program
+from rlx.frontends.torch.model import TorchModel, imported_program
 from rlx.frontends.torch.namespaces import pytree, torch
 
 LOG = logging.getLogger("rlx")
