@@ -18,7 +18,17 @@ THEMES = (
     "control_flow",
 )
 """Simplifications, in the order they are tried: constants first."""
-RECOGNITION = ("quantised", "activations", "norms", "attention", "rotary", "spectra", "welch")
+RECOGNITION = (
+    "quantised",
+    "activations",
+    "norms",
+    "attention",
+    "rotary",
+    "power",
+    "spectra",
+    "one_sided",
+    "welch",
+)
 """Recognition of blocks from their decomposition."""
 
 

@@ -211,6 +211,33 @@ def narrow_of_concat(node: Node) -> Any:
     return None
 
 
+def _sample_part_of_pad(draw: Draw) -> Node:
+    x = Graph("sample").input("x", Shape(draw.dims(1, 3, 1), draw.dtype("a")))
+    axis = draw.integer(0, x.rank - 1)
+    low = tuple(draw.integer(0, 2) * (i == axis or draw.coin(0.3)) for i in range(x.rank))
+    high = tuple(draw.integer(0, 2) * (i == axis or draw.coin(0.3)) for i in range(x.rank))
+    start = draw.integer(0, int(x.shape.dims[axis]))
+    length = draw.integer(0, int(x.shape.dims[axis]) - start)
+    padded = ops.pad(x, low=low, high=high)
+    return ops.narrow(padded, axis=axis, start=low[axis] + start, length=length)
+
+
+@rule(
+    lambda x, a, s, n: ops.narrow(ops.pad(x), axis=a, start=s, length=n), sample=_sample_part_of_pad
+)
+def narrow_of_pad(x: Node, a: int, s: DimLike, n: DimLike, node: Node, uses: Uses) -> Any:
+    """A slice of what was padded, without the padding, is a slice of what it was."""
+    padded = node.inputs[0]
+    low, high = (list[DimLike](padded.attrs[k]) for k in ("low", "high"))
+    start = s - low[a]
+    is_inside = provably_le(0, start) and provably_le(start + n, x.shape.dims[a])
+    if padded.attrs["mode"] != "constant" or not is_inside or uses(padded) > 1:
+        return None
+    low[a] = high[a] = 0
+    part = ops.narrow(x, axis=a, start=start, length=n)
+    return x.graph.node(padded.decl, (part,), {**padded.attrs, "low": (*low,), "high": (*high,)})
+
+
 def _sample_part_of_split(draw: Draw) -> Node:
     graph, dims = Graph("sample"), list(draw.dims(1, 3))
     axis, sizes = draw.integer(0, len(dims) - 1), [draw.size() for _ in range(draw.integer(1, 3))]

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import provably_le
+from rlx.core.dim import DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
 from rlx.ops.signal.fft import log_bands
 from rlx.rules.engine import Uses, no, rule
+from rlx.rules.match import scalar_of
+from rlx.rules.one_sided import is_power
 
 ROUNDINGS = "a windowed frame is rounded before it is transformed, or not, and sums differ in order"
 SHARED = "it is needed elsewhere too"
@@ -40,15 +42,64 @@ class Framed:
 
 def framed(node: Node) -> Framed | None:
     """The signal and window of frames in f32 or f64; f16 and bf16 round at every step."""
-    if node.dtype not in (DType.F32, DType.F64):
+    if node.dtype not in (DType.F32, DType.F64) or not node.rank:
         return None
-    if node.op == "frame":
-        return Framed(node.inputs[0], None, node.attrs["length"], node.attrs["hop"])
-    for a, b in ((0, 1), (1, 0)) if node.op == "mul" else ():
-        frame, window = node.inputs[a], node.inputs[b]
-        if frame.op == "frame" and window.shape.dims == (frame.attrs["length"],):
-            return Framed(frame.inputs[0], window, frame.attrs["length"], frame.attrs["hop"])
+    x, window = unwindowed(node)
+    if x.op != "frame":
+        return None
+    return Framed(x.inputs[0], window, x.attrs["length"], x.attrs["hop"])
+
+
+def rows_of(node: Node, n: int) -> Framed:
+    """Rows of n points as frames: of the signal they are cut from, or each of itself."""
+    row, window = unwindowed(node)
+    x, of_frames = row, window
+    while _is_regrouped(x):
+        x, more = unwindowed(x.inputs[0])
+        of_frames = _product(of_frames, more)
+    if x.op == "frame":
+        return Framed(x.inputs[0], of_frames, n, x.attrs["hop"])
+    return Framed(row, window, n, n)
+
+
+def _is_regrouped(x: Node) -> bool:
+    return x.op == "reshape" and x.inputs[0].shape.dims[-1:] == x.shape.dims[-1:]
+
+
+def unwindowed(x: Node) -> tuple[Node, Node | None]:
+    """Rows without the windows and numbers that they are multiplied with, and those as one."""
+    window: Node | None = None
+    while x.op in ("mul", "div"):
+        found = _last_window(x)
+        if found is None:
+            break
+        x, window = found[0], _product(window, found[1])
+    return x, window
+
+
+def _product(a: Node | None, b: Node | None) -> Node | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return ops.mul(a, b)
+
+
+def _last_window(x: Node) -> tuple[Node, Node] | None:
+    is_second = x.inputs[1].op in ("frame", "mul", "div", "reshape")
+    orders = ((1, 0), (0, 1)) if is_second else ((0, 1), (1, 0))
+    for i, other in orders if x.op == "mul" else ((0, 1),):
+        row, window = x.inputs[i], _window(x.inputs[other], x.shape.dims[-1])
+        if window is not None and row.shape == x.shape and scalar_of(row) is None:
+            return row, ops.reciprocal(window) if x.op == "div" else window
     return None
+
+
+def _window(x: Node, n: DimLike) -> Node | None:
+    """A window of n points for every row, or one number for every point."""
+    dims = x.shape.dims
+    if any(d != 1 for d in dims[:-1]) or (dims and dims[-1] not in (n, 1)):
+        return None
+    row = x if x.rank == 1 else ops.reshape(x, dims=dims[-1:] or (1,))
+    return row if row.shape.dims == (n,) else ops.expand(row, dims=(n,))
 
 
 def real_of_split_complex(node: Node) -> Node | None:
@@ -102,8 +153,9 @@ def draw_framed(draw: Draw, rank: int | None = None) -> Node:
     x = ops.frame(g.input("x", Shape((*outer, n + draw.integer(0, 8)), dtype)), length=n, hop=hop)
     if draw.coin(0.3):
         return x
-    window = g.input("w", Shape((n,), dtype))
-    return ops.mul(x, window) if draw.coin() else ops.mul(window, x)
+    window = g.input("w", Shape(draw.choice(((n,), (1, n))) if x.rank > 1 else (n,), dtype))
+    x = ops.mul(x, window) if draw.coin() else ops.mul(window, x)
+    return ops.div(x, 2.0) if draw.coin(0.2) else x
 
 
 @rule(
@@ -266,11 +318,59 @@ def _sample_bands(draw: Draw) -> Node:
 @rule(lambda p, f: ops.matmul(p, f), sample=_sample_bands)
 def mel_of_power_frames(p: Node, f: Node, uses: Uses) -> Any:
     """The product of the power of frames with filters is their power in bands."""
-    if p.op != "power_frames" or f.rank != 2:
+    is_shared = f.rank >= 2 and all(d == 1 for d in f.shape.dims[:-2]) and f.rank <= p.rank
+    if p.op != "power_frames" or not is_shared:
         return None
     if uses(p) > 1:
         return no(SHARED)
-    return ops.mel_frames(p.inputs[0], f, *p.inputs[1:], **p.attrs)
+    filters = f if f.rank == 2 else ops.reshape(f, dims=f.shape.dims[-2:])
+    return ops.mel_frames(p.inputs[0], filters, *p.inputs[1:], **p.attrs)
+
+
+def _sample_moved_bands(draw: Draw) -> Node:
+    p = _power(draw)
+    swapped = (*range(p.rank - 2), p.rank - 1, p.rank - 2)
+    bins, bands = int(p.shape.dims[-1]), draw.size(1)
+    f = p.graph.input("f", Shape((bins, bands), p.dtype))
+    flat = ops.reshape(p, dims=(int(np.prod(p.shape.static_dims[:-1])), bins))
+    forms = (
+        lambda: ops.matmul(flat, f),
+        lambda: ops.matmul(ops.mul(p, 0.5), f),
+        lambda: ops.matmul(
+            ops.reshape(p, dims=(1, *p.shape.dims)), ops.reshape(f, dims=(1, *f.shape.dims))
+        ),
+        lambda: ops.matmul(ops.transpose(f, perm=(1, 0)), ops.transpose(p, perm=swapped)),
+    )
+    return draw.choice(forms)()
+
+
+@rule(
+    lambda y, f: ops.matmul(y, f),
+    sample=_sample_moved_bands,
+    domain="plain",
+    slack=8.0,
+    why="products of other sizes may be summed in another order",
+)
+def bands_of_moved_power(y: Node, f: Node, node: Node, uses: Uses) -> Any:
+    """Bands of regrouped or scaled power are those of the power; (F·Pᵀ) = (P·Fᵀ)ᵀ."""
+    moved, filters = (y, f) if is_power(y) else (f, y)
+    if not moved.inputs or not is_power(moved) or uses(moved) > 1:
+        return None
+    if moved is y and 2 < f.rank <= y.rank and all(d == 1 for d in f.shape.dims[:-2]):
+        return ops.matmul(y, ops.reshape(f, dims=f.shape.dims[-2:]))
+    if filters.rank != 2:
+        return None
+    power = moved.inputs[0]
+    if moved is f:
+        swapped = (*range(f.rank - 2), f.rank - 1, f.rank - 2)
+        if f.op != "transpose" or f.attrs["perm"] != swapped:
+            return None
+        return ops.transpose(ops.matmul(power, ops.transpose(y, perm=(1, 0))), perm=swapped)
+    if y.op == "mul" and scalar_of(y.inputs[1]) is not None and power.shape == y.shape:
+        return ops.mul(ops.matmul(power, f), y.inputs[1])
+    if not _is_regrouped(y) or power.rank < 2:
+        return None
+    return ops.reshape(ops.matmul(power, f), dims=node.shape.dims)
 
 
 # -- split-complex spectra ------------------------------------------------------------------------
@@ -285,6 +385,8 @@ def transformed(frames: Node) -> Node:
 
 def _sample_log_mel(draw: Draw) -> Node:
     frames = draw_framed(draw)
+    if draw.coin(0.3):  # rows that are no frames of a signal
+        frames = Graph("sample").input("x", frames.shape)
     dims = (draw.size(1), int(frames.shape.dims[-1]) // 2 + 1)
     filters = ops.abs(frames.graph.input("f", Shape(dims, frames.dtype)))
     return ops.log_mel(transformed(frames), filters)
@@ -297,10 +399,13 @@ def _sample_log_mel(draw: Draw) -> Node:
     domain="plain",
     why=ROUNDINGS,
 )
-def log_mel_of_frames(y: Node, f: Node, node: Node) -> Any:
+def log_mel_of_frames(y: Node, f: Node, node: Node, uses: Uses) -> Any:
     """Log-mel frames are logarithms of the power of a signal's frames in bands."""
-    real = real_of_split_complex(y)
-    found = None if real is None else framed(real)
-    if found is None or not is_plain(node.inputs[0]):
+    rows = real_of_split_complex(y)
+    if rows is None or rows.dtype not in (DType.F32, DType.F64) or not is_plain(node.inputs[0]):
         return None
-    return log_bands(found.given(ops.mel_frames, ops.transpose(f, perm=(1, 0))))
+    n = rows.shape.dims[-1]
+    if not isinstance(n, int) or uses(node.inputs[0]) > 1:
+        return None
+    mel = rows_of(rows, n).given(ops.mel_frames, ops.transpose(f, perm=(1, 0)))
+    return log_bands(ops.reshape(mel, dims=node.shape.dims))

@@ -1,9 +1,9 @@
 """Recognition of Welch's method: power spectra of frames, their mean over segments, one-sided
 scaling, and peaks.
 
-Spectra of real signals appear as complex FFTs, as FFTs in split-complex layout (real half, then
-imaginary half), or as their first half; power as a squared magnitude or a sum of squares. All of it
-is one kernel that stores no spectrum. Rows that are not finite have results that are not finite.
+Spectra of real signals appear as real FFTs, or as FFTs in split-complex layout (real half, then
+imaginary half) of which sums of squares are the power. All of it is one kernel that stores no
+spectrum. Rows that are not finite have results that are not finite.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.ops.draw import Draw
-from rlx.ops.signal.fft import sides_of, strongest
+from rlx.ops.signal.fft import NORMS, sides_of, strongest
 from rlx.rules.engine import Uses, no, rule
+from rlx.rules.power import real_behind
 from rlx.rules.spectra import (
     ROUNDINGS,
     SHARED,
@@ -27,7 +28,9 @@ from rlx.rules.spectra import (
     framed,
     is_plain,
     real_of_split_complex,
+    rows_of,
     transformed,
+    unwindowed,
 )
 
 _SQUARES = "squares are added, and numbers transformed, in another order"
@@ -35,34 +38,10 @@ _SQUARES = "squares are added, and numbers transformed, in another order"
 # -- spectra of real numbers ----------------------------------------------------------------------
 
 
-def _real_of_complex(node: Node) -> Node | None:
-    """The real numbers that complex ones are, with zeros for imaginary parts."""
-    if node.op == "cast" and node.dtype.is_complex and node.inputs[0].dtype.is_float:
-        return node.inputs[0]
-    if node.op == "make_complex":
-        real, imaginary = node.inputs
-        return real if not _nonzero(imaginary) else None
-    return None
-
-
-def _nonzero(node: Node) -> bool:
-    while node.op in ("expand", "reshape"):
-        node = node.inputs[0]
-    return node.op != "constant" or bool(np.any(node.attrs["value"].array))
-
-
-def _real_of(z: Node, uses: Uses) -> Node | None:
-    """The rows whose first n // 2 + 1 bins `z` holds, where nobody else needs the transform."""
-    found = None
-    if z.op == "rfft" and z.attrs["n"] is None:
-        found = z.inputs[0] if is_plain(z) else None
-    elif z.op == "narrow" and z.inputs[0].op == "fft" and z.attrs["axis"] == z.rank - 1:
-        whole = z.inputs[0]
-        n = whole.shape.dims[-1]
-        is_half = z.attrs["start"] == 0 and z.shape.dims[-1] == n // 2 + 1
-        if whole.dtype.is_complex and is_plain(whole) and is_half and uses(whole) == 1:
-            found = _real_of_complex(whole.inputs[0])
-    return found if found is not None and found.dtype in (DType.F32, DType.F64) else None
+def _real_of(z: Node) -> Node | None:
+    """The rows of a known length whose spectra `z` holds."""
+    x = z.inputs[0] if z.op == "rfft" and z.attrs["n"] is None else None
+    return x if x is not None and x.dtype in (DType.F32, DType.F64) else None
 
 
 def _power_of(x: Node, node: Node) -> Node | None:
@@ -71,19 +50,8 @@ def _power_of(x: Node, node: Node) -> Node | None:
     n = x.shape.dims[-1]
     if not isinstance(n, int) or n < 1 or node.dtype is not x.dtype or not x.rank:
         return None
-    base = x.inputs[0] if x.op == "reshape" and x.inputs[0].shape.dims[-1:] == (n,) else x
-    found = framed(base) or _windowed(x, n)
-    power = found.given(ops.power_frames)
+    power = rows_of(x, n).given(ops.power_frames)
     return ops.reshape(power, dims=node.shape.dims)
-
-
-def _windowed(x: Node, n: int) -> Framed:
-    """Rows as one frame each, without the window that they were multiplied with."""
-    for a, b in ((0, 1), (1, 0)) if x.op == "mul" else ():
-        row, window = x.inputs[a], x.inputs[b]
-        if window.shape.dims == (n,) and row.shape == x.shape:
-            return Framed(row, window, n, n)
-    return Framed(x, None, n, n)
 
 
 def _draw_rows(draw: Draw) -> Node:
@@ -99,47 +67,33 @@ def _draw_rows(draw: Draw) -> Node:
     return ops.mul(x, g.input("w", Shape((n,), dtype))) if draw.coin() else x
 
 
-def _draw_half(draw: Draw) -> Node:
-    """The one-sided spectrum of rows, as rfft or half of a complex FFT."""
-    x = _draw_rows(draw)
-    if draw.coin():
-        return ops.rfft(x)
-    if draw.coin():
-        z = ops.cast(x, to=x.dtype.complex)
-    else:
-        z = ops.make_complex(x, x.graph.constant(np.zeros(x.shape.dims, x.dtype.numpy)))
-    return ops.narrow(ops.fft(z), axis=-1, start=0, length=int(x.shape.dims[-1]) // 2 + 1)
-
-
 # -- power ----------------------------------------------------------------------------------------
 
 
 def _sample_power(draw: Draw) -> Node:
-    z = _draw_half(draw)
-    forms = (
-        lambda: ops.complex_norm_sq(z),
-        lambda: ops.square(ops.abs(z)),
-        lambda: ops.add(ops.square(ops.real(z)), ops.square(ops.imag(z))),
-    )
-    return draw.choice(forms)()
+    return ops.complex_norm_sq(ops.rfft(_draw_rows(draw), norm=draw.choice(NORMS)))
 
 
 @rule(
     lambda z: ops.complex_norm_sq(z),
-    lambda z: ops.square(ops.abs(z)),
-    lambda z: ops.add(ops.square(ops.real(z)), ops.square(ops.imag(z))),
     sample=_sample_power,
     slack=64.0,
     domain="plain",
     why=_SQUARES,
 )
 def power_of_spectrum(z: Node, node: Node, uses: Uses) -> Any:
-    """|z|² = re² + im² of the spectrum of real rows is the power of frames."""
-    x = _real_of(z, uses)
+    """The squared magnitude of the spectrum of real rows is the power of frames."""
+    x = _real_of(z)
     if x is None:
         return None
-    readers = 2 if node.op == "add" else 1
-    return no(SHARED) if uses(z) > readers else _power_of(x, node)
+    if uses(z) > 1:
+        return no(SHARED)
+    power = _power_of(x, node)
+    norm = z.attrs["norm"]
+    if power is None or norm == "backward":
+        return power
+    n = int(x.shape.dims[-1])
+    return ops.mul(power, 1.0 / n if norm == "ortho" else 1.0 / (n * n))
 
 
 def _sample_blocks(draw: Draw) -> Node:
@@ -218,7 +172,7 @@ def fft_in_split_complex(node: Node, uses: Uses) -> Any:
     given = z.inputs[0]
     if given.op == "make_complex":
         return ops.fft(ops.concat(given.inputs, axis=-1), **z.attrs)
-    x = _real_of_complex(given)
+    x = real_behind(given)
     if x is None or x.dtype.complex is not given.dtype or not is_plain(z):
         return None
     return transformed(x)
@@ -232,7 +186,8 @@ def _sample_mean(draw: Draw) -> Node:
     g, dtype = Graph("sample"), draw.choice((DType.F32, DType.F64))
     x = g.input("x", Shape((batch * count, n), dtype))
     power = ops.power_frames(x, n_fft=n, hop=n)
-    return ops.mean(ops.reshape(power, dims=(batch, count, n // 2 + 1)), axes=(1,))
+    segments = ops.reshape(power, dims=(batch, count, n // 2 + 1))
+    return ops.mean(segments, axes=(1,), keepdims=draw.coin())
 
 
 @rule(
@@ -245,7 +200,7 @@ def _sample_mean(draw: Draw) -> Node:
 def mean_power_of_segments(p: Node, a: tuple[int, ...], node: Node, uses: Uses) -> Any:
     """The mean power of groups of rows is the mean power of the signal of those segments."""
     rows = node.inputs[0]
-    if p.op != "power_frames" or p.shape.dims[-2:-1] != (1,) or node.attrs["keepdims"]:
+    if p.op != "power_frames" or p.shape.dims[-2:-1] != (1,):
         return None
     x, n = p.inputs[0], p.attrs["n_fft"]
     is_whole = x.shape.dims[-1] == n == p.attrs["hop"] and not p.attrs["center"]
@@ -255,7 +210,8 @@ def mean_power_of_segments(p: Node, a: tuple[int, ...], node: Node, uses: Uses) 
         return no(SHARED)
     *outer, count, _ = rows.shape.dims
     signal = ops.reshape(x, dims=(*outer, count * n))
-    return ops.mean_power(signal, *p.inputs[1:], **p.attrs)
+    mean = ops.mean_power(signal, *p.inputs[1:], **p.attrs)
+    return mean if mean.shape == node.shape else ops.reshape(mean, dims=node.shape.dims)
 
 
 def _sample_sides(draw: Draw) -> Node:
@@ -263,7 +219,8 @@ def _sample_sides(draw: Draw) -> Node:
     found = framed(frames)
     assert found is not None
     mean = found.given(ops.mean_power)
-    sides = mean.graph.constant(sides_of(found.n, mean.dtype.numpy))
+    sides = sides_of(found.n, mean.dtype.numpy) * mean.dtype.numpy.type(draw.choice((0.3, 1.0)))
+    sides = mean.graph.constant(sides)
     return ops.mul(mean, sides) if draw.coin() else ops.mul(sides, mean)
 
 
@@ -273,13 +230,16 @@ def fold_one_sided_scale(p: Node, s: Node, uses: Uses) -> Any:
     """Mean power times how often each bin occurs is one-sided."""
     if p.op != "mean_power" or p.attrs["one_sided"] or s.op != "constant":
         return None
-    wanted = sides_of(p.attrs["n_fft"], p.dtype.numpy)
-    given = s.attrs["value"].array
-    if given.shape[-1:] != wanted.shape or not np.array_equal(given.reshape(-1), wanted):
+    sides = sides_of(p.attrs["n_fft"], p.dtype.numpy)
+    factors = s.attrs["value"].array
+    is_vector = factors.shape[-1:] == (factors.size,) == sides.shape
+    each = factors.reshape(-1) / sides if is_vector else None
+    if each is None or not each[0] or not (each == each[0]).all():
         return None
     if uses(p) > 1:
         return no(SHARED)
-    return p.graph.node(p.decl, p.inputs, {**p.attrs, "one_sided": True})
+    mean = p.graph.node(p.decl, p.inputs, {**p.attrs, "one_sided": True})
+    return mean if each[0] == 1 else ops.mul(mean, each[0])
 
 
 def _sample_peaks(draw: Draw) -> Node:
@@ -325,6 +285,6 @@ def _segments(rows: Node, count: int) -> Framed | None:
         return found if found.n == n else None
     if not isinstance(n, int):
         return None
-    plain = _windowed(rows, n)
-    signal = ops.reshape(plain.x, dims=(total // count, count * n))
-    return Framed(signal, plain.window, n, n)
+    row, window = unwindowed(rows)
+    signal = ops.reshape(row, dims=(total // count, count * n))
+    return Framed(signal, window, n, n)
