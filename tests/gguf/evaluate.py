@@ -39,8 +39,7 @@ class Tensors(Mapping[str, Array]):
 class Evaluator:
     """The weights of a file as f64, and the logits of a sequence of tokens."""
 
-    def __init__(self, path: Path, context: int | None = None) -> None:
-        """For contexts of so many tokens; None: as trained."""
+    def __init__(self, path: Path) -> None:
         reader = gguf.GGUFReader(path)
         self.fields = {k: v.contents() for k, v in reader.fields.items()}
         self.name = self.fields["general.architecture"]
@@ -48,7 +47,6 @@ class Evaluator:
         self.heads = self.get("attention.head_count")
         self.kv_heads = self.get("attention.head_count_kv", self.heads)
         self.depth = self.get("attention.key_length", self.get("embedding_length") // self.heads)
-        self.context = context or self.get("context_length")
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.fields.get(f"{self.name}.{key}", default)
@@ -121,7 +119,7 @@ class Evaluator:
         apart = np.arange(count)[:, None] - np.arange(count)
         return (apart >= 0) & (apart < (self._window(i) or count))
 
-    def _frequencies(self, turned: int, i: int) -> tuple[Array, float]:
+    def _frequencies(self, turned: int, i: int, count: int) -> tuple[Array, float]:
         """Angles of position 1 by pair of elements, and what turned elements are multiplied by."""
         if self.name == "gemma3" and self._window(i):
             return self.get("rope.freq_base_swa", 10000.0) ** (
@@ -130,7 +128,7 @@ class Evaluator:
         base, kind = self.get("rope.freq_base"), self.get("rope.scaling.type", "linear")
         found = base ** (-np.arange(0, turned, 2) / turned)
         trained = self.get("rope.scaling.original_context_length", self.get("context_length"))
-        size = "long" if self.context > trained else "short"
+        size = "long" if count > trained else "short"
         for name in ("rope_freqs.weight", f"rope_factors_{size}.weight"):
             found = found / self.tensors.get(name, 1.0)
         factor, magnitude = (
@@ -150,10 +148,11 @@ class Evaluator:
 
     def _turned(self, x: Array, i: int) -> Array:
         """Rotary embedding of [tokens, heads, depth]."""
-        if self.name == "smollm3" and i % 4 == 3:
+        pattern = self.get("rope.layer_pattern", [self.name != "smollm3" or i % 4 != 3] * (i + 1))
+        if not pattern[i]:
             return x
         turned = self.get("rope.dimension_count", self.depth)
-        frequency, magnitude = self._frequencies(turned, i)
+        frequency, magnitude = self._frequencies(turned, i, len(x))
         angle = np.arange(len(x))[:, None, None] * frequency
         cos, sin = magnitude * np.cos(angle), magnitude * np.sin(angle)
         made = x.copy()

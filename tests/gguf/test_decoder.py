@@ -58,6 +58,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gemma3", {"attention.sliding_window_pattern": 2, "final_logit_softcapping": 3.0,
                 "rope.freq_base_swa": 500.0, "rope.scaling.factor": 8.0}),
     ("gemma2", {"attention.sliding_window": 256}),
+    ("smollm3", {"rope.layer_pattern": [False, True, False, True]}),
 ]  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def test_logits_are_those_of_double_precision(
     in_parts = [TOKENS[:5], [TOKENS[5]], TOKENS[6:]]
     exe = rlx.compile(rlx.load(path))
     made = [stepped(exe, parts) for parts in ([TOKENS], in_parts)]
-    exe = rlx.compile(load(path, caches="session"))
+    exe = rlx.compile(load(path, caches="session", at_most=files.CONTEXT))
     made += [appended(exe, parts) for parts in ([TOKENS], in_parts)]
     for found in made:  # f32 sums of up to 128 terms in three layers
         assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
@@ -177,3 +178,14 @@ def _renamed(folder: Path, architecture: str, name: bytes, other: bytes) -> Path
     path = files.write(folder / "renamed.gguf", architecture)
     path.write_bytes(path.read_bytes().replace(name, other))
     return path
+
+
+def test_frequencies_of_long_sequences_are_those_of_the_length(tmp_path: Path) -> None:
+    """Of one more token than was trained, all tokens of a call have the long factors."""
+    more = {**LONG, "rope.scaling.original_context_length": 8, "float": True}
+    path = files.write(tmp_path / "tiny.gguf", "phi3", **more)
+    exact = Evaluator(path)
+    exe = rlx.compile(rlx.load(path))
+    for count in (8, 9, 12):
+        wanted = exact.logits(TOKENS[:count])
+        assert np.abs(stepped(exe, [TOKENS[:count]]) - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -13,6 +13,7 @@ import pytest
 
 import gguf
 import rlx
+from rlx.frontends.gguf.architecture import architecture_of
 from rlx.frontends.gguf.quantize import quantize
 from rlx.frontends.gguf.source import language_model_file
 from rlx.frontends.gguf.type_rules import mixture_of
@@ -90,9 +91,11 @@ def config_of(architecture: str, **more: Any) -> dict[str, Any]:
         "rope_theta": 1000.0, "tie_word_embeddings": architecture in files.TIED, **more,
     }  # fmt: skip
     if architecture.startswith("gemma"):
-        found |= {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0}
+        found["hidden_activation"] = "gelu_pytorch_tanh"
+    if architecture == "gemma3":
+        found["rope_local_base_freq"] = 10000.0
     if architecture in ("gemma2", "gemma3"):
-        found["sliding_window"] = 5
+        found |= {"sliding_window": 5, "query_pre_attn_scalar": files.HEAD_DIM}
     if architecture == "gemma2":
         found |= {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 3.0}
     return found
@@ -189,8 +192,17 @@ def test_pieces_merge_in_the_order_of_their_pairs(tmp_path: Path) -> None:
             "vocab": vocabulary, "merges": merges, "byte_fallback": True, "unk_token": "<unk>",
         },
         "added_tokens": [{"id": 1, "content": "<s>", "special": True}],
-        "normalizer": {"type": "Prepend", "prepend": "▁"},
-        "post_processor": {"single": [{"SpecialToken": {"id": "<s>"}}]},
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+        },
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
@@ -214,8 +226,8 @@ def test_configurations_that_are_not_believed(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "spiral"}}, "'spiral'.*llama3 and longrope"),
         ({"rope_scaling": {"rope_type": "linear", "factor": -1}}, "rope_scaling.factor is -1"),
         ({"rope_theta": "x"}, "rope_theta is 'x'"),
-        ({"num_hidden_layers": 4}, "no tensor 'blk.3"),
-        ({"num_hidden_layers": 2}, "what to do with blk.2"),
+        ({"num_hidden_layers": 4}, "no tensor 'model.layers.3"),
+        ({"num_hidden_layers": 2}, "does not use the tensors model.layers.2"),
         ({"intermediate_size": 95}, "96×64, expected 95×64"),
     ):
         path.write_text(json.dumps({**whole, **change}))
@@ -224,6 +236,54 @@ def test_configurations_that_are_not_believed(tmp_path: Path) -> None:
     path.write_text(json.dumps({**whole, "model_type": "mamba"}))
     with pytest.raises(rlx.UnsupportedError, match="'mamba'"):
         rlx.lm.load(folder)
+
+
+@pytest.mark.parametrize("architecture", files.ARCHITECTURES)
+def test_a_field_that_nothing_reads_is_refused_by_name(architecture: str, tmp_path: Path) -> None:
+    """Whatever it is called; fields that change nothing, or not with their value, are allowed."""
+    path = folder_of(tmp_path, architecture) / "config.json"
+    whole = config_of(architecture)
+    for key, value in (
+        ("residual_multiplier", 0.5), ("use_bidirectional_attention", True), ("is_causal", False),
+        ("quantization_config", {"bits": 4}), ("rope_parameters", {"rope_type": "x", "twist": 1}),
+        ("attention_chunk_size", 8), ("is_encoder_decoder", True), ("rope_interleaved", True),
+        ("mlp_bias", True),
+    ):  # fmt: skip
+        path.write_text(json.dumps({**whole, key: value}))
+        with pytest.raises(
+            rlx.Error, match=rf"config.json.*({key}|'x'|tensor 'model.*bias)|bias.*"
+        ):
+            rlx.load(tmp_path)
+    neutral = {
+        "_name_or_path": "here", "torch_dtype": "bfloat16", "use_cache": False, "twist": None,
+        "attention_dropout": 0.5, "is_causal": True, "use_bidirectional_attention": False,
+        "architectures": ["Decoder"], "eos_token_id": [2], "mlp_bias": False,
+    }  # fmt: skip
+    path.write_text(json.dumps({**whole, **neutral}))
+    assert rlx.load(tmp_path).architecture.name == architecture
+
+
+def test_layers_of_a_configuration_are_those_of_the_model(tmp_path: Path) -> None:
+    """Fields by which transformers' classes choose layers with a window and a rotary embedding."""
+    full, window = "full_attention", "sliding_attention"
+    for name, more, windows, rotated in (
+        ("smollm3", {"no_rope_layers": [0, 1, 0, 1]}, "....", "nrnr"),
+        ("smollm3", {"no_rope_layer_interval": 2}, "....", "rnrn"),
+        ("smollm3", {"use_sliding_window": True, "sliding_window": 3}, "...w", "rrrn"),
+        ("qwen2", {"sliding_window": 3, "max_window_layers": 1}, "...", "rrr"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+         ".ww", "rrr"),
+        ("qwen3", {"use_sliding_window": True, "layer_types": [window, full, window]},
+         "w.w", "rrr"),
+        ("gemma2", {}, "w.w", "rrr"),
+        ("gemma3", {"sliding_window_pattern": 2}, "w.w.w.", "rrrrrr"),
+    ):  # fmt: skip
+        path = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
+        path.mkdir()
+        folder_of(path, name, **more)
+        a = architecture_of(language_model_file(path))
+        assert "".join(".w"[w is not None] for w in a.windows) == windows, more
+        assert "".join("nr"[r] for r in a.rotated) == rotated, more
 
 
 def test_an_index_names_files_of_its_folder(tmp_path: Path) -> None:

@@ -96,3 +96,45 @@ def test_damaged_files_load_or_are_refused(tmp_path: Path) -> None:
         for seed in range(150)
     ]
     assert set(found) == {"loads", "refused"}
+
+
+@pytest.mark.parametrize(
+    "key", ["qwen2.attention.causal", "qwen2.rope.scaling.alpha", "qwen2.new.thing"]
+)
+def test_a_key_that_nothing_reads_is_refused_by_name(key: str, tmp_path: Path) -> None:
+    more = {key.removeprefix("qwen2."): 3}
+    path = files.write(tmp_path / "tiny.gguf", "qwen2", **more)
+    with pytest.raises(rlx.UnsupportedError, match=rf"tiny.gguf: {key} is 3.*--remove-metadata"):
+        rlx.load(path)
+
+
+def test_notes_of_other_tools_are_no_part_of_a_model(tmp_path: Path) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_list([f"word{i}" for i in range(files.WORDS)])
+        for key in ("general.license.name", "tool.version", "general.base_model.0.name"):
+            writer.add_string(key, "x")
+
+    path = files.write(tmp_path / "tiny.gguf", "qwen2", vocabulary=add)
+    assert rlx.load(path).architecture.layers == files.LAYERS
+    for key, value in (("general.type", "adapter"), ("general.secret", "x")):
+        path = files.write(
+            tmp_path / "other.gguf",
+            "qwen2",
+            vocabulary=lambda w, k=key, v=value: w.add_string(k, v),
+        )
+        with pytest.raises(rlx.UnsupportedError, match=rf"{key} is '{value}'"):
+            rlx.load(path)
+
+
+def test_a_tokenizer_key_that_nothing_reads_is_refused_by_name(tmp_path: Path) -> None:
+    from rlx.lm.tokenizer import tokenizer_of
+    from tests.gguf import vocabularies
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        vocabularies.add_byte_pairs(writer)
+        writer.add_bool("tokenizer.ggml.reverses_words", True)
+
+    words = len(vocabularies.byte_pairs()[0])
+    path = files.write(tmp_path / "tiny.gguf", "qwen2", words=words, vocabulary=add)
+    with pytest.raises(rlx.UnsupportedError, match=r"tokenizer\.ggml\.reverses_words is True"):
+        tokenizer_of(read_gguf(path))

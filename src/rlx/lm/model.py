@@ -194,7 +194,7 @@ class LanguageModel:
         if self.template is None:
             raise Error(f"{self.name} has no chat template: it continues texts (lm.generate).")
         text = self.template.render(messages, tools=tools)
-        return self.tokenizer.encode(text, special=True)
+        return self.tokenizer.encode(text, special=True, end=False)
 
     @takes(text=PROMPT)
     def score(self, text: Prompt) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -19,6 +20,7 @@ import numpy as np
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.pages import return_freed_memory
 from rlx.frontends.gguf.fields import Fields
+from rlx.frontends.gguf.neutral_keys import deny_unread_tokenizer_keys
 from rlx.frontends.gguf.reader import GgufFile, Texts
 from rlx.frontends.gguf.word_splits import SPLITS
 from rlx.lm.sentence_pieces import SentencePieces
@@ -30,6 +32,11 @@ END_NAMES = (
     "<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>",
 )  # fmt: skip
 """Control tokens that end an answer, whatever the file's metadata says."""
+WHOLE_WORDS = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+    "tekken",
+)  # fmt: skip
+"""Values of `tokenizer.ggml.pre` whose vocabularies have words that no merges give."""
 BERT = {"unknown": 100, "begin": 101, "separator": 102}
 """Tokens of BERT's vocabulary, where a file does not say others."""
 _INSIDE, _UNKNOWN = "\0", "\0\0"
@@ -54,16 +61,26 @@ class Tokenizer(ABC):
 
     # -- text to ids -------------------------------------------------------------------------------
 
-    def encode(self, text: str, *, special: bool = False, begin: bool | None = None) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        *,
+        special: bool = False,
+        begin: bool | None = None,
+        end: bool | None = None,
+    ) -> list[int]:
         """The tokens of a text. `special` recognises the names of control tokens in it; `begin`
-        puts the token of a beginning first, by default where the model wants one."""
+        puts the token of a beginning first and `end` that of an end last, by default where the
+        model wants one."""
         if _SURROGATE.search(text):
             raise Error("the text has half of a surrogate pair, which is no character.")
-        ids = [t for part in self._parts(text, special) for t in self._part(part)]
+        parts = enumerate(self._parts(text, special))
+        ids = [t for n, part in parts for t in self._part(part, is_first=n == 0)]
         wants = self.adds_begin if begin is None else begin
         if wants and self.begin is not None and ids[:1] != [self.begin]:
-            return [self.begin, *ids]
-        return ids
+            ids.insert(0, self.begin)
+        wants = (self.adds_end and begin is not False) if end is None else end
+        return [*ids, self.end] if wants and self.end is not None else ids
 
     def _parts(self, text: str, special: bool) -> Iterable[str | int]:
         """Texts, and tokens that stand in it by name: those that users defined always do, control
@@ -71,14 +88,23 @@ class Tokenizer(ABC):
         pattern = self._pattern(special)
         if pattern is None:
             return [text]
-        return [self._named[p] if n % 2 else p for n, p in enumerate(pattern.split(text)) if p]
+        parts = enumerate(pattern.split(text))
+        return [self._number(p) if n % 2 else p for n, p in parts if p]
 
-    def _part(self, part: str | int) -> Iterable[int]:
-        return [part] if isinstance(part, int) else self._words(part)
+    def _number(self, name: str) -> int:
+        """The number of a name, which may come with the spaces that it takes."""
+        return self._named[name if name in self._named else name.strip()]
+
+    def _part(self, part: str | int, *, is_first: bool) -> Iterable[int]:
+        if isinstance(part, int):
+            return [part]
+        form = self._fields.raw("normalizer.form")
+        text = part if form is None else unicodedata.normalize(form, part)  # type: ignore[arg-type]
+        return self._words(text, is_first=is_first)
 
     @abstractmethod
-    def _words(self, text: str) -> Iterable[int]:
-        """The tokens of text without control tokens."""
+    def _words(self, text: str, *, is_first: bool = True) -> Iterable[int]:
+        """The tokens of text without control tokens; is it the beginning?"""
 
     def exact(self, text: str) -> list[int]:
         """Tokens of exactly these bytes, wherever they stand; control tokens are not recognised."""
@@ -98,7 +124,15 @@ class Tokenizer(ABC):
         kinds = (CONTROL, USER_DEFINED) if special else (USER_DEFINED,)
         names = {self.texts[i] for kind in kinds for i in self._of_kind(kind)} - {""}
         longest = sorted(names, key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, longest))})") if names else None
+        return re.compile(f"({'|'.join(map(self._spaced, longest))})") if names else None
+
+    def _spaced(self, name: str) -> str:
+        """The pattern of a name, with the spaces before it and behind it that it takes."""
+        if not self._fields.has("token_strips"):
+            return re.escape(name)
+        strips = self._fields.numbers("token_strips", len(self.texts), "iu")[self._named[name]]
+        before, behind = (r"\s*" if strips & side else "" for side in (1, 2))
+        return f"{before}{re.escape(name)}{behind}"
 
     # -- ids to bytes ------------------------------------------------------------------------------
 
@@ -129,6 +163,15 @@ class Tokenizer(ABC):
     @cached_property
     def adds_begin(self) -> bool:
         return bool(self._fields.raw("add_bos_token"))
+
+    @cached_property
+    def end(self) -> int | None:
+        """The token that ends a text."""
+        return self._id("eos_token_id")
+
+    @property
+    def adds_end(self) -> bool:
+        return bool(self._fields.raw("add_eos_token"))
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -180,7 +223,7 @@ class BytePairs(Tokenizer):
         pairs = [tuple(m.split(" ", 1)) for m in merges]
         vocabulary = {text: i for i, text in enumerate(self.texts)}
         try:
-            model = tokenizers.models.BPE(vocabulary, pairs)
+            model = tokenizers.models.BPE(vocabulary, pairs, ignore_merges=self._ignores_merges)
         except Exception as error:
             raise Error(f"{self.where}: its merges do not fit its vocabulary: {error}.") from None
         made = tokenizers.Tokenizer(model)
@@ -190,7 +233,14 @@ class BytePairs(Tokenizer):
         made.pre_tokenizer = steps.Sequence([*cuts, last])
         return made
 
-    def _words(self, text: str) -> Iterable[int]:
+    @property
+    def _ignores_merges(self) -> bool:
+        """Is a word that is a token that token, whatever merges would give?"""
+        stated = self._fields.raw("ignore_merges")
+        return self._pre in WHOLE_WORDS if stated is None else bool(stated)
+
+    def _words(self, text: str, *, is_first: bool = True) -> Iterable[int]:
+        del is_first
         return self._model.encode(text, add_special_tokens=False).ids
 
     def _bytes(self, token: int) -> bytes:
@@ -207,12 +257,19 @@ class Pieces(Tokenizer):
         vocabulary = {t: i for i, t in enumerate(self.texts) if self._kinds[i] not in skipped}
         return SentencePieces(vocabulary, scores.tolist(), self._id("unknown_token_id"))
 
-    def _words(self, text: str) -> Iterable[int]:
-        prefix = " " if self._adds_space and text else ""
-        return self.exact(prefix + text)
+    def _words(self, text: str, *, is_first: bool = True) -> Iterable[int]:
+        return self.exact(f" {text}" if self._gets_space(text, is_first) else text)
 
     def exact(self, text: str) -> list[int]:
         return list(self._model.encode(text.replace(" ", "▁")))
+
+    def _gets_space(self, text: str, is_first: bool) -> bool:
+        """Is there to be a space before a text? Not a second one, and of some folders only before
+        the first text."""
+        how = self._fields.raw("space_prefix")
+        if not text or (how == "first" and not is_first) or (how and text[0] in " ▁"):
+            return False
+        return self._adds_space
 
     @cached_property
     def _adds_space(self) -> bool:
@@ -253,12 +310,8 @@ class WordPieces(Tokenizer):
         made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         return made
 
-    def encode(self, text: str, *, special: bool = False, begin: bool | None = None) -> list[int]:
-        ids = super().encode(text, special=special, begin=begin)
-        wants = self.adds_begin if begin is None else begin
-        return [*ids, self.separator] if wants and self.separator is not None else ids
-
-    def _words(self, text: str) -> Iterable[int]:
+    def _words(self, text: str, *, is_first: bool = True) -> Iterable[int]:
+        del is_first
         return self._model.encode(text, add_special_tokens=False).ids
 
     def _bytes(self, token: int) -> bytes:
@@ -269,13 +322,16 @@ class WordPieces(Tokenizer):
         return self._id("bos_token_id", BERT["begin"])
 
     @cached_property
-    def separator(self) -> int | None:
-        """The token that ends a text."""
+    def end(self) -> int | None:
         return self._id("seperator_token_id", BERT["separator"])
 
     @cached_property
     def adds_begin(self) -> bool:
         return self._is("add_bos_token")
+
+    @property
+    def adds_end(self) -> bool:
+        return self.adds_begin
 
     def _is(self, key: str) -> bool:
         """What a file does not say is so."""
@@ -295,6 +351,7 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     """The tokenizer that a file describes."""
     kind = Fields(file, "tokenizer.ggml").text("model")
     if kind in KINDS:
+        deny_unread_tokenizer_keys(file, kind)
         return KINDS[kind][0](file)
     known = ", ".join(f"{name} ({what})" for name, (_, what) in KINDS.items())
     raise UnsupportedError(

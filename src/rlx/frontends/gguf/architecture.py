@@ -73,28 +73,29 @@ class Architecture:
     local_rotary: Rotary
     windows: tuple[int | None, ...]
     """Of each layer: how many keys a query sees, its own among them; None all."""
+    rotated: tuple[bool, ...]
+    """Of each layer: has it a rotary embedding?"""
     attention_softcap: float | None
     logit_softcap: float | None
     scale: float | None
 
     def rotary_at(self, layer: int) -> Rotary | None:
-        every = self.family.unturned_every
-        if every is not None and layer % every == every - 1:
+        if not self.rotated[layer]:
             return None
         return self.rotary if self.windows[layer] is None else self.local_rotary
 
 
-def architecture_of(file: GgufFile, context: int | None = None) -> Architecture:
-    """The decoder that a file holds, for contexts of so many tokens; None: as trained."""
+def architecture_of(file: GgufFile) -> Architecture:
+    """The decoder that a file holds."""
     name = Fields(file, "").text("general.architecture")
     if name not in FAMILIES:
         raise UnsupportedError(
             f"{file.name} is of the architecture {name[:80]!r}. rlx reads {', '.join(FAMILIES)}."
         )
-    return _read(file, name, FAMILIES[name], context)
+    return _read(file, name, FAMILIES[name])
 
 
-def _read(file: GgufFile, name: str, family: Family, asked: int | None) -> Architecture:
+def _read(file: GgufFile, name: str, family: Family) -> Architecture:
     fields = Fields(file, name)
     width, heads = fields.count("embedding_length"), fields.count("attention.head_count", most=4096)
     head_dim = fields.count("attention.key_length", _whole(file, width, heads))
@@ -102,12 +103,14 @@ def _read(file: GgufFile, name: str, family: Family, asked: int | None) -> Archi
         raise UnsupportedError(f"{file.name} has values of another depth than keys.")
     context = fields.count("context_length", most=MAX_CONTEXT)
     layers = fields.count("block_count", most=4096)
-    rotary = rotary_of(file, fields, head_dim, context, min(asked or context, context))
+    rotary = rotary_of(file, fields, head_dim, context)
     return Architecture(
         name, family, layers, width, fields.count("feed_forward_length"), heads,
         fields.count("attention.head_count_kv", heads, most=4096), head_dim,
-        _vocabulary(file, width), context, fields.positive("attention.layer_norm_rms_epsilon"),
-        rotary, _local_rotary(fields, family, rotary), _windows(fields, family, layers),
+        _vocabulary(file, fields, width), context,
+        fields.positive("attention.layer_norm_rms_epsilon"), rotary,
+        _local_rotary(fields, family, rotary), _windows(fields, family, layers),
+        _rotated(fields, family, layers),
         _softcap(fields, "attn_logit_softcapping", family.softcaps[0]),
         _softcap(fields, "final_logit_softcapping", family.softcaps[1]),
         _scale(fields, name, layers, width, heads),
@@ -120,11 +123,17 @@ def _whole(file: GgufFile, width: int, heads: int) -> int:
     return width // heads
 
 
-def _vocabulary(file: GgufFile, width: int) -> int:
-    """How many rows the embedding has."""
+def _vocabulary(file: GgufFile, fields: Fields, width: int) -> int:
+    """How many rows the embedding has, as the file states it."""
     table = file.tensors.get("token_embd.weight")
     if table is None or len(table.dims) != 2 or table.dims[1] != width:
         raise Error(f"{file.name} has no token_embd.weight of rows of {width}.")
+    if fields.has("vocab_size") and fields.raw("vocab_size") != table.dims[0]:
+        stated = fields.raw("vocab_size")
+        raise Error(
+            f"{file.name}: {fields.name('vocab_size')} is {stated!r:.60}, and token_embd.weight "
+            f"has {table.dims[0]:,} rows."
+        )
     return table.dims[0]
 
 
@@ -140,6 +149,15 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
         return tuple(window if is_local else None for is_local in local)
     every = fields.count(f"{key}_pattern", family.global_every or 1 << 20)
     return tuple(None if i % every == every - 1 else window for i in range(layers))
+
+
+def _rotated(fields: Fields, family: Family, layers: int) -> tuple[bool, ...]:
+    """Which layers have a rotary embedding: as a folder's configuration lists them, or all but each
+    so manieth."""
+    if fields.has("rope.layer_pattern"):
+        return tuple(map(bool, fields.numbers("rope.layer_pattern", layers, "biu")))
+    every = family.unturned_every
+    return tuple(every is None or (i + 1) % every != 0 for i in range(layers))
 
 
 def _local_rotary(fields: Fields, family: Family, rotary: Rotary) -> Rotary:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rlx.core.dim import Dim
+from rlx.core.dim import Dim, DimLike, dim_min
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
@@ -43,8 +43,9 @@ def window_rows(a: Architecture, context: int, step: int) -> int | None:
 class Caches(Protocol):
     """Caches of a decoder that is being built."""
 
-    def rows(self, table: Node, seq: Dim) -> Node:
-        """The rows of a table, one for each position, at the positions of a call's tokens."""
+    def rows(self, table: Node, seq: Dim, trained: int | None) -> Node:
+        """The rows of a table, one for each position, at the positions of a call's tokens. Its
+        second half is for sequences of more than `trained` tokens, where there is such a number."""
         ...
 
     def attend(self, layer: int, q: Node, k: Node, v: Node, how: Mapping[str, Any]) -> Node:
@@ -76,8 +77,9 @@ class ArgumentCaches:
         inputs = ([m.input(f"past_{k}_{i}", shape) for k in CACHED] for i in range(a.layers))
         return cls(m, [(k, v) for k, v in inputs], past)
 
-    def rows(self, table: Node, seq: Dim) -> Node:
-        return self.module.narrow(table, axis=0, start=self.past, length=seq)
+    def rows(self, table: Node, seq: Dim, trained: int | None) -> Node:
+        start = self.past + _half(table, self.past + seq, trained)
+        return self.module.narrow(table, axis=0, start=start, length=seq)
 
     def attend(self, layer: int, q: Node, k: Node, v: Node, how: Mapping[str, Any]) -> Node:
         m, (past_k, past_v) = self.module, self.pasts[layer]
@@ -93,11 +95,19 @@ class NoCaches:
     module: HirModule
     outputs: dict[str, Node] = field(default_factory=dict[str, Node])
 
-    def rows(self, table: Node, seq: Dim) -> Node:
-        return self.module.narrow(table, axis=0, start=0, length=seq)
+    def rows(self, table: Node, seq: Dim, trained: int | None) -> Node:
+        start = _half(table, seq, trained)
+        return self.module.narrow(table, axis=0, start=start, length=seq)
 
     def attend(self, layer: int, q: Node, k: Node, v: Node, how: Mapping[str, Any]) -> Node:
         return self.module.attention(q, k, v, mask_kind=_mask(how), **how)
+
+
+def _half(table: Node, length: DimLike, trained: int | None) -> DimLike:
+    """Where the rows for a sequence of this length begin."""
+    if trained is None:
+        return 0
+    return int(table.shape.static_dims[0]) // 2 * dim_min(1, length // (trained + 1))
 
 
 def _mask(how: Mapping[str, Any]) -> Literal["causal", "sliding_window"]:
@@ -140,7 +150,8 @@ class SessionCaches:
             states.append([m.state(f"{kind}{n}_{i}", s) for n, s in shapes.items()])
         return cls(m, states, slots, positions, at)
 
-    def rows(self, table: Node, seq: Dim) -> Node:
+    def rows(self, table: Node, seq: Dim, trained: int | None) -> Node:
+        del trained  # a sequence comes in several calls, and a table is for the context
         m = self.module
         start = m.expand_dims(m.cast(self.positions, to=DType.I64), axes=(1,))
         line = m.iota(dims=(1, seq), axis=1, dtype=DType.I64)

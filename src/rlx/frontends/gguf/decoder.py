@@ -173,7 +173,9 @@ def _layer(build: Builder, a: Architecture, i: int, x: Node, caches: Caches) -> 
     q, k, v = _projected(build, a, i, h)
     if (rotary := a.rotary_at(i)) is not None:
         how = {"head_dim": a.head_dim, "n_rot": rotary.turned}
-        cos, sin = (caches.rows(t, x.shape.dims[1]) for t in _angles(build, a, rotary))
+        cos, sin = (
+            caches.rows(t, x.shape.dims[1], rotary.trained) for t in _angles(build, a, rotary)
+        )
         q, k = (m.rope(n, cos, sin, **how, interleaved=a.family.is_interleaved) for n in (q, k))
     mixed = caches.attend(i, q, k, v, _heads(a, i))
     mixed = build.product(mixed, f"{at}.attn_output", a.width, a.heads * a.head_dim)
@@ -235,9 +237,10 @@ def _ffn(build: Builder, a: Architecture, at: str, h: Node) -> Node:
 
 
 def _angles(build: Builder, a: Architecture, rotary: Rotary) -> list[Node]:
-    """Tables of cos and sin, a row for each position."""
+    """Tables of cos and sin, a row for each position; of long sequences others follow."""
     called = "rotary" if rotary == a.rotary else "rotary.local"
-    dims = build.positions, len(rotary.frequencies)
+    rows = build.positions * (1 if rotary.trained is None else 2)
+    dims = rows, len(rotary.frequencies)
     return [
         build.table(f"{called}.{part}", lambda n=n: rotary.tables(build.positions)[n], dims)
         for n, part in enumerate(("cos", "sin"))

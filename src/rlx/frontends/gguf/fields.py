@@ -54,19 +54,20 @@ class Fields:
         return found
 
     def has(self, key: str) -> bool:
-        return self._key(key) in self._file.metadata
+        return self.name(key) in self._file.metadata
 
     def raw(self, key: str) -> Value | None:
-        return self._file.metadata.get(self._key(key))
+        return self._file.metadata.get(self.name(key))
 
-    def _key(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """Of a key, in the file."""
         return f"{self._prefix}.{key}" if self._prefix else key
 
     def _found(self, key: str, default: Value | None) -> Value:
-        found: Value | None = self._file.metadata.get(self._key(key), default)
+        found: Value | None = self._file.metadata.get(self.name(key), default)
         if found is None:
-            raise Error(f"{self._file.name} has no {self._key(key)}, which its model needs.")
+            raise Error(f"{self._file.name} has no {self.name(key)}, which its model needs.")
         return found
 
     def _wrong(self, key: str, found: object, wanted: str) -> Error:
-        return Error(f"{self._file.name}: {self._key(key)} is {found!r:.80}, not {wanted}.")
+        return Error(f"{self._file.name}: {self.name(key)} is {found!r:.80}, not {wanted}.")

@@ -7,27 +7,30 @@ of queries and keys of families with interleaved rotary pairs, and norms that ar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from rlx.core.errors import Error
+from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import opened
 from rlx.frontends.gguf.architecture import FAMILIES
-from rlx.frontends.gguf.folder_config import FAMILY_OF, Config, metadata_of, rotary_factors
-from rlx.frontends.gguf.folder_tokenizer import tokenizer_metadata
+from rlx.frontends.gguf.folder_config import Config, metadata_of
+from rlx.frontends.gguf.folder_families import FOLDER_FAMILIES
+from rlx.frontends.gguf.folder_rotary import FolderRotary
+from rlx.frontends.gguf.folder_tokenizer import optional_fields, tokenizer_metadata
 from rlx.frontends.gguf.reader import GgufFile, TensorInfo
 from rlx.frontends.safetensors.reader import TensorFile, read_object, tensor_files
 from rlx.ops.op import Array
 
-CONFIG = "config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 SCHEMES = ("f32", "f16", "bf16")
+EMBEDDING = "model.embed_tokens.weight"
 GLOBAL = {
-    "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight", "lm_head.bias": "output.bias",
+    EMBEDDING: "token_embd.weight", "model.norm.weight": "output_norm.weight",
 }  # fmt: skip
+HEAD = {"lm_head.weight": "output.weight"}
+"""Of models whose head is not the table of embeddings."""
 PARTS = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.qkv_proj": "attn_qkv",
@@ -40,13 +43,12 @@ PARTS = {
 """Names of a layer's parts. Where there is a norm before the feed-forward network, that after
 attention is one of its own."""
 UNUSED = ("rotary_emb.inv_freq",)
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def is_language_model(folder: Path) -> bool:
     """Does the folder hold a decoder, as its config.json says?"""
     config = folder / CONFIG
-    return config.is_file() and str(read_object(config).get("model_type")) in FAMILY_OF
+    return config.is_file() and str(read_object(config).get("model_type")) in FOLDER_FAMILIES
 
 
 def read_folder(folder: Path) -> GgufFile:
@@ -63,13 +65,20 @@ class FolderFile(GgufFile):
 
     def __init__(self, folder: Path, config: Config, files: Mapping[str, TensorFile]) -> None:
         self._config, self._files = config, files
-        self._added = rotary_factors(config)
-        self._stored = _named(config, files, str(folder))
+        rotary = FolderRotary(config)
+        self._added = rotary.tensors()
+        self._stored = _stored(config, files, folder)
         infos = {name: self._info(name) for name in self._stored}
         for name, values in self._added.items():
             infos[name] = TensorInfo(name, values.shape, "f32", 0)
-        metadata = {**metadata_of(config, folder), **tokenizer_metadata(folder)}
+        metadata = {**metadata_of(config, folder), **rotary.metadata()}
+        generation = optional_fields(folder / GENERATION_CONFIG)
+        ends = generation.get("eos_token_id")
+        ends = config.raw("eos_token_id") if ends is None else ends
+        metadata |= tokenizer_metadata(folder, ends)
         super().__init__(opened(folder / CONFIG), metadata, infos, 0)
+        _check_vocabulary(config, infos["token_embd.weight"])
+        config.deny_unread()
 
     def packed(self, name: str) -> Array:
         if name in self._added:
@@ -79,7 +88,7 @@ class FolderFile(GgufFile):
             values = values.astype(np.float32) + np.float32(1)
         heads = {"attn_q": self._config.heads, "attn_k": self._config.kv_heads}
         part = name.split(".")[-2]
-        if FAMILIES[self._config.family].is_interleaved and part in heads:
+        if FAMILIES[self._config.architecture].is_interleaved and part in heads:
             values = _interleaved(values, heads[part], name)
         raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         return raw.reshape(self.tensors[name].packed_dims)
@@ -95,31 +104,57 @@ class FolderFile(GgufFile):
 
     def _is_less_one(self, name: str) -> bool:
         """Norms of Gemma multiply by 1 more than what is stored."""
-        return name.endswith("norm.weight") and self._config.family.startswith("gemma")
+        return name.endswith("norm.weight") and self._config.architecture.startswith("gemma")
 
 
-def _named(config: Config, files: Mapping[str, TensorFile], where: str) -> dict[str, str]:
-    """GGUF's names of the tensors, and their own."""
-    has_own_norm = any(".pre_feedforward_layernorm." in name for name in files)
-    found: dict[str, str] = {}
-    for stored in files:
-        if stored.endswith(UNUSED) or (config.is_tied and stored.startswith("lm_head.")):
-            continue
-        name = _name(stored, has_own_norm)
-        if name in found:
-            raise Error(f"{where}: tensors {found[name]!r} and {stored!r} have one place.")
-        found[name] = stored
-    return found
+def _stored(config: Config, files: Mapping[str, TensorFile], folder: Path) -> dict[str, str]:
+    """The names of tensors in the files, by GGUF's: all that the configuration asks for, and no
+    others."""
+    names = {**GLOBAL, **({} if config.is_tied else HEAD)}
+    layer = _layer_names(config)
+    for i in range(config.layers):
+        names |= {f"model.layers.{i}.{n}": f"blk.{i}.{ours}" for n, ours in layer.items()}
+    if missing := next((n for n in names if n not in files), None):
+        hint = "" if missing not in HEAD else " (tie_word_embeddings is false)"
+        raise Error(f"{folder} has no tensor {missing!r}, which {CONFIG} asks for{hint}.")
+    if config.is_tied:
+        _check_tied(config, files)
+    rest = [n for n in files if n not in {**names, **HEAD} and not n.endswith(UNUSED)]
+    if rest:
+        more = f" and {len(rest) - 3} more" if len(rest) > 3 else ""
+        raise UnsupportedError(
+            f"{folder}: {config.kind} as {CONFIG} describes it does not use the tensors "
+            f"{', '.join(rest[:3])}{more}. rlx does not know what to do with them."
+        )
+    return {ours: theirs for theirs, ours in names.items()}
 
 
-def _name(stored: str, has_own_norm: bool) -> str:
-    """A name that is unknown stays, and is refused where nothing uses it."""
-    found = _LAYER.fullmatch(stored)
-    if not found or found[2] not in PARTS:
-        return GLOBAL.get(stored, stored)
-    layer, part, kind = found.groups()
-    is_after = has_own_norm and part == "post_attention_layernorm"
-    return f"blk.{layer}.{'post_attention_norm' if is_after else PARTS[part]}.{kind}"
+def _check_tied(config: Config, files: Mapping[str, TensorFile]) -> None:
+    """A head that is stored, too, is the table of embeddings."""
+    stored = [files[name].read(name) for name in (*HEAD, EMBEDDING) if name in files]
+    if len(stored) == 2 and not np.array_equal(stored[0], stored[1]):
+        raise Error(
+            f"{config.where}: tie_word_embeddings is true, and {next(iter(HEAD))} is not the table "
+            f"of embeddings. Set it to false, or remove the tensor."
+        )
+
+
+def _layer_names(config: Config) -> dict[str, str]:
+    """GGUF's names of a layer's tensors."""
+    parts, biased = config.family.parts, config.biased
+    ours = {part: PARTS[part] for part in parts}
+    if "pre_feedforward_layernorm" in ours:
+        ours["post_attention_layernorm"] = "post_attention_norm"
+    found = {f"{part}.weight": f"{name}.weight" for part, name in ours.items()}
+    return found | {f"{p}.bias": f"{name}.bias" for p, name in ours.items() if p in biased}
+
+
+def _check_vocabulary(config: Config, table: TensorInfo) -> None:
+    if (stated := config.raw("vocab_size")) is not None and stated != table.dims[0]:
+        raise Error(
+            f"{config.where}: vocab_size is {stated!r:.60}, and the embedding has "
+            f"{table.dims[0]:,} rows."
+        )
 
 
 def _interleaved(values: Array, heads: int, name: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rlx.frontends.block_model import BlockModel
 from rlx.frontends.gguf.architecture import Architecture, architecture_of
 from rlx.frontends.gguf.caches import CacheFormat, CacheKind
 from rlx.frontends.gguf.decoder import WINDOW_STEP, Builder, decoder, embedder
+from rlx.frontends.gguf.neutral_keys import deny_unread_keys
 from rlx.frontends.gguf.reader import GgufFile
 from rlx.frontends.gguf.source import language_model_file
 
@@ -53,16 +55,24 @@ def load(
     window_step: int = WINDOW_STEP,
 ) -> GgufModel:
     """The model of a file, for contexts of up to `context` tokens: if not given, as many as it was
-    trained on, and `at_most` so many. Its caches are arguments of calls, or of a session."""
+    trained on, and `at_most` so many. Its caches are arguments of calls, or of a session.
+
+    Where a model has other rotary frequencies for long sequences (longrope), a call takes those of
+    its length. Sequences that come in several calls, as those of a session do and those with
+    `at_most`, take those of the context, which `at_most` ends where the short ones do."""
     file = language_model_file(path)
-    a = architecture_of(file, context or at_most)
+    a = architecture_of(file)
     if context is not None and not 1 <= context <= a.context:
         raise Error(
             f"{path}: its context is {a.context:,} tokens, not {context:,}. Ask for at most that."
         )
     wanted = context or min(a.context, at_most or a.context)
+    if a.rotary.trained is not None and (at_most is not None or caches == "session"):
+        wanted = context or (wanted if at_most is None else min(wanted, a.rotary.trained))
+        a = replace(a, rotary=a.rotary.for_context(wanted))
     build = decoder(path.stem, a, file, wanted, caches, cached, window_step)
     _check_used(file, build)
+    deny_unread_keys(file, a.name)
     return GgufModel(file, a, build, wanted)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.files import HeldFile, opened
+from rlx.frontends.tracked_fields import TrackedFields
 from rlx.ops.op import Array
 from rlx.ops.quant.gguf_formats import SCHEMES
 
@@ -113,7 +114,8 @@ class GgufFile:
         tensors: Mapping[str, TensorInfo],
         start: int,
     ) -> None:
-        self.metadata, self.tensors = metadata, tensors
+        self.metadata = TrackedFields(metadata, file.name)
+        self.tensors = tensors
         self._file, self._start = file, start
 
     @property

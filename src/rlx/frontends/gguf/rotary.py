@@ -16,6 +16,8 @@ from rlx.frontends.gguf.fields import Fields
 from rlx.frontends.gguf.reader import GgufFile
 from rlx.ops.op import Array
 
+ALWAYS, SHORT, LONG = (f"rope_{n}.weight" for n in ("freqs", "factors_short", "factors_long"))
+"""Tensors of divisors."""
 TABLE_ROWS = 4096
 """Of how many positions angles are in memory in double precision."""
 
@@ -26,6 +28,9 @@ class Rotary:
 
     frequencies: tuple[float, ...]
     magnitude: float = 1.0
+    trained: int | None = None
+    """Tokens of a sequence above which `longer` are the frequencies, of all of its tokens."""
+    longer: tuple[float, ...] = ()
 
     @classmethod
     def plain(cls, turned: int, base: float) -> Rotary:
@@ -36,8 +41,21 @@ class Rotary:
         """How many elements of a head turn."""
         return 2 * len(self.frequencies)
 
+    def for_context(self, tokens: int) -> Rotary:
+        """Those of all sequences of a context, whatever their length."""
+        if self.trained is None:
+            return self
+        return Rotary(self.longer if tokens > self.trained else self.frequencies, self.magnitude)
+
     def tables(self, positions: int) -> tuple[Array, Array]:
-        """cos and sin, f32[positions, pairs]."""
+        """cos and sin, f32[positions, pairs]; those of longer sequences are rows behind."""
+        if self.trained is None:
+            return self._tables(positions)
+        both = (self.for_context(n)._tables(positions) for n in (self.trained, self.trained + 1))
+        cos, sin = (np.concatenate(parts) for parts in zip(*both))
+        return cos, sin
+
+    def _tables(self, positions: int) -> tuple[Array, Array]:
         cos, sin = (np.empty((positions, len(self.frequencies)), np.float32) for _ in range(2))
         for begin in range(0, positions, TABLE_ROWS):
             part = slice(begin, min(begin + TABLE_ROWS, positions))
@@ -46,30 +64,40 @@ class Rotary:
         return cos, sin
 
 
-def rotary_of(file: GgufFile, fields: Fields, head_dim: int, context: int, asked: int) -> Rotary:
-    """The frequencies that a file's metadata and tensors describe, for contexts of `asked` tokens;
-    the model's own has `context`."""
+def rotary_of(file: GgufFile, fields: Fields, head_dim: int, context: int) -> Rotary:
+    """The frequencies that a file's metadata and tensors describe, of a model whose context is
+    `context`."""
     turned = fields.count("rope.dimension_count", head_dim)
     if turned % 2 or turned > head_dim:
         raise Error(f"{file.name}: {turned} of {head_dim} elements of a head cannot turn.")
-    frequencies = _plain(turned, fields.positive("rope.freq_base", 10_000.0))
     trained = fields.count("rope.scaling.original_context_length", context)
-    frequencies = frequencies / _factors(file, turned, is_long=asked > trained)
+    shorter, longer = (_frequencies(file, fields, turned, trained, n) for n in (SHORT, LONG))
     magnitude = fields.positive("rope.scaling.attn_factor", 1.0)
+    if fields.text("rope.scaling.type", "linear") == "yarn":
+        magnitude *= max(1.0, 1 + 0.1 * math.log(_factor(fields)))
+    if trained >= context or shorter == longer:
+        return Rotary(shorter, magnitude)
+    return Rotary(shorter, magnitude, trained, longer)
+
+
+def _frequencies(
+    file: GgufFile, fields: Fields, turned: int, trained: int, divisors: str
+) -> tuple[float, ...]:
+    base = fields.positive("rope.freq_base", 10_000.0)
+    frequencies = _plain(turned, base) / _divisors(file, turned, divisors)
     kind, factor = fields.text("rope.scaling.type", "linear"), _factor(fields)
-    if kind in ("none", "longrope"):  # what is long is in the tensors of factors
-        return Rotary(tuple(frequencies), magnitude)
-    if kind == "linear":
-        return Rotary(tuple(frequencies / factor), magnitude)
-    if kind == "yarn":
-        return Rotary(
-            tuple(_yarn(fields, frequencies, factor, trained)),
-            magnitude * max(1.0, 1 + 0.1 * math.log(factor)),
-        )
-    raise UnsupportedError(
-        f"{file.name} scales rotary angles by {kind[:40]!r}. rlx knows none, linear, yarn and "
-        "longrope, and tensors of factors."
-    )
+    match kind:
+        case "none" | "longrope":  # what is long is in the tensors of divisors
+            return tuple(frequencies)
+        case "linear":
+            return tuple(frequencies / factor)
+        case "yarn":
+            return tuple(_yarn(fields, frequencies, factor, trained))
+        case _:
+            raise UnsupportedError(
+                f"{file.name} scales rotary angles by {kind[:40]!r}. rlx knows none, linear, yarn "
+                "and longrope, and tensors of factors."
+            )
 
 
 def _factor(fields: Fields) -> float:
@@ -82,12 +110,11 @@ def _plain(turned: int, base: float) -> Array:
     return base ** (-np.arange(0, turned, 2) / turned)
 
 
-def _factors(file: GgufFile, turned: int, *, is_long: bool) -> Array:
+def _divisors(file: GgufFile, turned: int, name: str) -> Array:
     """Divisors of the frequencies that the file brings: Llama 3's, or those of Phi 3, which has
-    others for contexts that are longer than those of training."""
-    name = "rope_freqs.weight"
-    if name not in file.tensors:
-        name = f"rope_factors_{'long' if is_long else 'short'}.weight"
+    others for sequences that are longer than those of training."""
+    if ALWAYS in file.tensors:
+        name = ALWAYS
     if name not in file.tensors:
         return np.ones(turned // 2)
     found = file.floats(name).astype(np.float64).reshape(-1)
