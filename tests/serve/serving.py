@@ -58,22 +58,24 @@ def tiny_model(folder: Path, **how: Any) -> rlx.lm.LanguageModel:
 
 
 @contextmanager
-def serving(lm: rlx.lm.LanguageModel, **settings: Any) -> Generator[Running]:
+def serving(
+    lm: rlx.lm.LanguageModel, *, header_s: float = 10.0, **settings: Any
+) -> Generator[Running]:
     from rlx.serve import Settings, language_model_app
     from rlx.serve.server import hosts_of
 
     app = language_model_app(lm, Settings(name=MODEL, hosts=hosts_of("127.0.0.1"), **settings))
-    with running(app) as (address, server):
+    with running(app, header_s) as (address, server):
         yield Running(address, lm, server)
 
 
 @contextmanager
-def running(app: Any) -> Generator[tuple[str, Any]]:
+def running(app: Any, header_s: float = 10.0) -> Generator[tuple[str, Any]]:
     """An application on a free port, until the block ends."""
     from rlx.serve.server import Server, address_of, bound
 
     listening = bound("127.0.0.1", 0)
-    server = Server(app, grace_s=5)
+    server = Server(app, grace_s=5, header_s=header_s)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
     thread.start()
     try:

@@ -54,6 +54,9 @@ class Guard:
     def _check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """A page of another site can make a browser send requests here: by a name that it lets
         point to this machine (Host), or as a form (the kind of body)."""
+        if "content-length" in headers and "transfer-encoding" in headers:
+            why = "a body has a Content-Length or a Transfer-Encoding, not both."
+            raise Refused(400, why, headers={"Connection": "close"})
         hosts = self._settings.hosts
         if hosts is not None and _host(headers.get("host", "")) not in hosts:
             raise Refused(403, "the header Host names another machine than this server's.")

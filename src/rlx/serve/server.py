@@ -5,12 +5,21 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from rlx.core.errors import Error
+from rlx.serve.connections import (
+    ACCEPTED_AT_ONCE,
+    HEADER_S,
+    IDLE_S,
+    Connection,
+    Connections,
+    RateLimited,
+)
 from rlx.serve.settings import STALL_S
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
@@ -50,20 +59,32 @@ def hosts_of(host: str) -> frozenset[str] | None:
 class Server(uvicorn.Server):
     """A server whose application refuses what comes while answers under way are finished."""
 
-    def __init__(self, app: Starlette, grace_s: float) -> None:
+    def __init__(self, app: Starlette, grace_s: float, header_s: float = HEADER_S) -> None:
+        protocol: Any = partial(Connection, connections=Connections(header_s=header_s))
         config = uvicorn.Config(
             app,
+            http=protocol,
             lifespan="on",
             ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=max(1, round(grace_s)),
-            timeout_keep_alive=30,
-            backlog=BACKLOG,
+            timeout_keep_alive=round(IDLE_S),
+            backlog=ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
         self._app = app
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with RateLimited():
+            await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """asyncio listens anew, for as many as it accepts at once."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.drain()
