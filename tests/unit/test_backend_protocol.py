@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.backends import base
-from rlx.backends.base import Backend, KernelBackend, Program, Serializer
+from rlx.backends.base import Backend, KernelBackend, Program, Runner, Serializer
 from rlx.backends.registry import find_backend
 from rlx.backends.state_memory import HostStates
 from rlx.backends.timing import Timed
@@ -92,6 +92,9 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "has_devices": (lambda: BACKEND.has_devices, False),
     "updates_host_arrays": (lambda: BACKEND.updates_host_arrays, False),
     "compiler_modules": (lambda: BACKEND.compiler_modules, ()),
+    "is_default": (lambda: BACKEND.is_default, False),
+    "runner": (BACKEND.runner, Runner("least")),
+    "standing_in": (lambda: BACKEND.standing_in("it is not here"), BACKEND),
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),

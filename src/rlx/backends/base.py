@@ -30,6 +30,9 @@ to be done.
       compiler_modules   (): it compiles where it runs
       has_devices        False
       updates_host_arrays  False
+      is_default         False: models name it
+      runner()           its summary
+      standing_in(why)   itself
       times_kernels      False                 submit(...)          None: there is only `run`
                                                states               arrays of the host
       timed(lir)         refused: no clock for kernels
@@ -221,6 +224,21 @@ Steps = Mapping[Node, StepFacts]
 
 
 @dataclass(frozen=True, slots=True)
+class Runner:
+    """What runs a plan on this machine, for `explain`."""
+
+    name: str
+    """`native code`, `NumPy`, `nothing`, or what a backend is in a few words."""
+    threads: int = 0
+    """That a call may use; 0 where another device computes, or a library decides."""
+    why: str = ""
+    """Why it is not the code of the plan's target, or why calls of that take longer than they
+    might."""
+    is_target: bool = True
+    """Is it the code of the plan's target, whose times are predicted?"""
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """Why a backend cannot run here, and the command that helps, if one does."""
 
@@ -243,6 +261,8 @@ class Backend(ABC):
     """Do its programs take arrays of the host for states, and update them where they are?"""
     compiler_modules: ClassVar[tuple[str, ...]] = ()
     """What compiling imports and running does not, where that is worth a process of its own."""
+    is_default: ClassVar[bool] = False
+    """Is it what runs models that name no target, which NumPy runs where it is missing?"""
     times_kernels: ClassVar[bool] = False
     """Has it a build of a plan that records the times of its kernels (`timed`)?"""
 
@@ -277,6 +297,10 @@ class Backend(ABC):
             "Leave it out; out= takes arrays for results."
         )
 
+    def standing_in(self, why: str) -> Backend:
+        """The backend for plans whose target cannot run here, for this reason."""
+        return self
+
     def missing(self) -> Missing | None:
         """The package or device without which it cannot run; None where all is here."""
         return None
@@ -295,6 +319,10 @@ class Backend(ABC):
         """Which way calls go from Python into its code, for `rlx doctor`, where there are several;
         a slow one with the reason."""
         return ""
+
+    def runner(self) -> Runner:
+        """What runs its programs."""
+        return Runner(self.summary or self.name)
 
     @property
     def is_compile_only(self) -> bool:

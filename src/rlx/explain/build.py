@@ -69,13 +69,13 @@ def report_of(
     of it. Everything is counted at `sizes` of named dims, or at those that decisions were weighed
     at, which are priced again for others, of `model` where the result is of the cache;
     `cached_rows` is how many rows caches hold, all where that is not given."""
-    from rlx.explain.kernel_notes import machine_of, steps_of
+    from rlx.explain.kernel_notes import machine_of, runner_of, steps_of
 
     result = at_sizes(result, sizes, model)
     lir = result.lir
     mark_planned(lir.mir.graph, lir.plan.phases)  # as advice does, so that a second report is equal
     terms = Terms(lir.target, sizes=result.options.sizes, cached_rows=cached_rows)
-    steps = steps_of(lir, result.options, backend)
+    steps, runner = steps_of(lir, result.options, backend), runner_of(lir.target.name, backend)
     decisions = decisions_of(result, steps, more)
     buffers, at = _buffers(result)
     kernels = _kernels(result, terms, at, steps)
@@ -103,7 +103,8 @@ def report_of(
         advice=advise(result, terms, _sizes(result)),
         cuts=tuple(d.id for d in decisions if d.kind == "cut"),
         code=None if code is None else code.to_dict(),
-        machine=machine_of(lir.target.name, backend),
+        runner=runner,
+        machine=machine_of(runner),
         timings={
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "passes": [_lap(t) for t in result.timings],

@@ -9,12 +9,13 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.units import counted, flops_text, size_text, time_text
+from rlx.explain.measured_text import predicted_text
 from rlx.explain.memory_floor import PART_COLUMNS, floor_of, part_rows, step_text
 from rlx.explain.naming import kernel_title
 from rlx.explain.op_families import ANCHORS, FAMILIES, INT8_PRODUCTS, family_of_all
 from rlx.explain.page_graph import kernel_graph, source_graph, weights_of
 from rlx.explain.shapes import sized
-from rlx.explain.text import headline, kernel_groups, op_count
+from rlx.explain.text import headline, kernel_groups, op_count, runner_text
 from rlx.explain.trace import CALLS, COMPILE, TIMED_BUILD, thread_name
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _about(report: Report) -> list[tuple[str, str]]:
             ("target", report.target.name),
             ("machine", f"{machine['processor']}, {counted(machine['cores'], 'core')}, "
              f"{machine['system']}" if machine else ""),
+            ("runs on", _runs_on(report)),
             ("threads", str(threads) if threads else ""),
             ("named dims", sizes),
             ("date", date),
@@ -130,11 +132,17 @@ def _about(report: Report) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def _runs_on(report: Report) -> str:
+    """What runs it, where that is not the target's own code alone."""
+    runner, more = report.runner, runner_text(report)
+    return more if runner.is_target else f"{runner.name}: {runner.why}"
+
+
 def _figures(report: Report) -> list[tuple[str, str]]:
     totals, took = report.totals, report.timings.get("call_ns")
     return [
         *([("measured per call", time_text(took))] if took else []),
-        ("predicted per call", time_text(totals.predicted_ns)),
+        (f"{predicted_text(report)} per call", time_text(totals.predicted_ns)),
         ("kernels per call", f"{totals.kernels:,}"),
         ("ops of the model", f"{op_count(report):,}"),
         ("memory traffic per call", size_text(totals.traffic_bytes)),

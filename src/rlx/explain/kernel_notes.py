@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlx.backends.base import Missing, Runner
 from rlx.core.errors import Error
 from rlx.core.units import time_text
 from rlx.cost.calibrate import processor_name
@@ -23,19 +24,35 @@ if TYPE_CHECKING:
 def steps_of(lir: LirModule, options: FusionOptions, backend: Backend | None = None) -> Steps:
     """Step → how its target's backend runs it, at the sizes asked for: the one that is given, else
     as it is by default; nothing where none is there to be asked."""
-    own = backend if backend and backend.name == lir.target.name else _found(lir.target.name)
+    own = backend or _found(lir.target.name)
     asked = _at(lir, options.sizes)
     return {} if own is None else _priced(own.description(asked), asked, own)
 
 
-def machine_of(target: str, backend: Backend | None = None) -> dict[str, Any]:
+def runner_of(target: str, backend: Backend | None = None) -> Runner:
+    """What runs a plan here: the backend that is given, else what its target takes; NumPy, where
+    that cannot run and models are not refused."""
+    own = backend or _found(target)
+    if own is None:
+        return Runner("nothing", why=f"target {target!r} is not installed", is_target=False)
+    if backend is not None or own.has_devices:
+        return own.runner()
+    never = own.why_never_here()
+    missing = Missing(never) if never else own.missing()
+    if missing is None:
+        return own.runner()
+    name = "NumPy" if own.is_default else "nothing"
+    then = f": {missing.command}" if missing.command else ""
+    return Runner(name, why=f"{missing.reason}{then}", is_target=False)
+
+
+def machine_of(runner: Runner) -> dict[str, Any]:
     """This machine, and how many threads of it a call uses; 0 where another device computes."""
-    own = backend if backend and backend.name == target else _found(target)
     return {
         "processor": processor_name(),
         "cores": os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.machine()}",
-        "threads": own.num_threads if own is not None and target == "cpu" else 0,
+        "threads": runner.threads,
     }
 
 

@@ -33,10 +33,18 @@ NOTE = (
 )
 
 
+def predicted_text(report: Report) -> str:
+    """What predicted times are of."""
+    own = "" if report.runner.is_target else f", as code of {report.target.name}"
+    return f"predicted time{own}"
+
+
 def call_text(report: Report) -> str:
     """What a call takes: measured where it was, beside the prediction; and what its kernels take,
     where that differs."""
     predicted, took = report.totals.predicted_ns, report.timings.get("call_ns")
+    if not took and not report.runner.is_target:
+        return f"not predicted ({time_text(predicted)} as code of {report.target.name})"
     if not took:
         return f"predicted {time_text(predicted)}"
     kernels = [k for k in report.kernels if k.phase != "prologue"]

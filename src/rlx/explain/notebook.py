@@ -71,11 +71,13 @@ def executable_html(exe: Executable) -> str:
     """What can be called, with which arrays, and what it needs."""
     rows = [("input", name, str(shape)) for name, shape in exe.inputs.items()]
     rows += [("output", name, str(shape)) for name, shape in exe.outputs.items()]
-    threads = f", {counted(exe.threads, 'thread')}" if exe.lir.target.name == "cpu" else ""
+    runner = exe.backend.runner()
+    on = exe.lir.target.name if runner.is_target else f"{runner.name} ({runner.why})"
+    threads = f", {counted(runner.threads, 'thread')}" if runner.threads else ""
     missing = exe.missing_params
     weights = f"{len(exe.params):,} weights"
     weights += f", {len(missing):,} of them not set" if missing else ""
-    head = f"{exe.name} on {exe.lir.target.name}{threads}"
+    head = f"{exe.name} on {on}{threads}"
     plan = exe.lir.plan
     dims = ", ".join(plan.representative)
     arena = f"an arena that follows {dims}" if dims else f"arena {size_text(plan.arena_bytes)}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from rlx.backends.base import Runner
 from rlx.core.errors import Error
 from rlx.core.public_calls import public_class
 
@@ -267,6 +268,9 @@ class Report:
     """Code size, arithmetic and memory as the target's compiler counts them, where it says so."""
     step: dict[str, int] | None = None
     """Of a language model's step: its `tokens` of each of `sequences`, behind `depth` tokens."""
+    runner: Runner = field(default=Runner(""), compare=False)
+    """What runs it here: `name`, `threads`, `why` that is not the target's own code or a slow way
+    into it; predicted times are those of what runs only if `is_target`."""
     machine: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
     """Where it was compiled: `processor`, `cores`, `system`, and the `threads` that calls use."""
     timings: dict[str, Any] = field(default_factory=dict[str, Any], compare=False)
@@ -334,7 +338,12 @@ _ROWS: dict[str, Any] = {
     "missed_rules": RuleMissed, "advice": Advice, "inputs": Value, "outputs": Value,
     "origins": From,
 }  # fmt: skip
-_RECORDS: dict[str, Any] = {"model": About, "target": TargetFacts, "totals": Totals}
+_RECORDS: dict[str, Any] = {
+    "model": About,
+    "target": TargetFacts,
+    "totals": Totals,
+    "runner": Runner,
+}
 
 
 def _read(kind: Any, held: dict[str, Any]) -> Any:

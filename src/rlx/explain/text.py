@@ -20,6 +20,7 @@ from rlx.explain.measured_text import (
     busy_mark,
     call_text,
     measured_section,
+    predicted_text,
 )  # fmt: skip
 from rlx.explain.memory_floor import PART_COLUMNS, kernel_cells, part_rows, step_text
 from rlx.explain.naming import clipped_shapes, kernel_title, merged, place_text, template
@@ -226,7 +227,7 @@ def _kernels(report: Report, most: int | None) -> Section:
         columns = (*columns[:2], *memory_floor.KERNEL_COLUMNS, *columns[2:])
         own = [kernel_cells(x.kernels, report) for x in shown]
         rows = [(*row[:2], *more, *row[2:]) for row, more in zip(rows, own)]
-    how = f"measured time{busy_mark(report)}" if is_measured else "predicted time"
+    how = f"measured time{busy_mark(report)}" if is_measured else predicted_text(report)
     title = f"kernels by {how} (shares of kernel time)"
     return Section(title, columns, rows, "; ".join(notes))
 
@@ -270,6 +271,7 @@ def head(report: Report) -> str:
     taken = sum(d.verdict for d in report.decisions)
     lines = [
         headline(report),
+        *([runner_text(report)] if runner_text(report) else []),
         *(step_text(report).splitlines() if report.step else []),
         f"inputs: {_values(model.inputs)}; outputs: {_values(model.outputs)}",
         f"memory: arena {size_text(t.arena_bytes)} ({size_text(t.unshared_bytes)} without buffer "
@@ -303,12 +305,22 @@ def is_counted(node: SourceNode) -> bool:
 
 def headline(report: Report) -> str:
     """What a call takes, of what, in one sentence."""
-    threads = report.machine.get("threads", 0)
+    threads, runner = report.machine.get("threads", 0), report.runner
     on = f"{report.target.name}, {counted(threads, 'thread')}" if threads else report.target.name
+    if not runner.is_target:
+        on = f"{runner.name} ({runner.why})"
     return (
         f"{report.model.name} on {on}: {counted(report.totals.kernels, 'kernel')} per call, "
         f"{call_text(report)}{_at(report)}"
     )
+
+
+def runner_text(report: Report) -> str:
+    """What takes time that is not predicted: a slow way into native code, and Python."""
+    cuts = len(report.cuts)
+    steps = f"{counted(cuts, 'step')} in Python, whose time is not predicted" if cuts else ""
+    slow = report.runner.why if report.runner.is_target else ""
+    return "; ".join(part for part in (slow, steps) if part)
 
 
 def _at(report: Report) -> str:

@@ -197,6 +197,7 @@ def _only_target(given: tuple[Any, ...], target: Any) -> Any:
     return given[0]
 
 
+LLVM_MISSING = "llvmlite is not installed"
 LOG = logging.getLogger("rlx")
 _LOADED = (Bundle, HirModule, MirModule, Graph, GraphModule, LirModule)
 
@@ -239,14 +240,17 @@ class Session:
             raise Error(f"tune is {tune!r}. Use one of: {', '.join(get_args(Tune))}.")
         text = target.value if isinstance(target, FusionTarget) else target
         name, _, variant = (text or _default(has_like=like is not None)).partition(":")
+        stands_in = LLVM_MISSING if text is None and like is None else ""
         self.dump = None if dump is None else path_of(dump)
         self.cache = None if dump is not None else Cache.of(cache, os.environ)
         found = find_backend(name)
         variant = device_variant(found, variant, device)
         backend = found.configured(variant, threads, self.cache).tuned(tune)
         if why := backend.why_never_here():
-            _warn_of_numpy(name, why)
+            stands_in = f"target {name!r} cannot run here: {why}"
+            _warn_of_numpy(stands_in)
             backend, like = find_backend("reference"), name if like is None else like
+        backend = backend.standing_in(stands_in) if stands_in else backend
         backend = backend if mesh is None else backend.meshed(mesh)
         self.backend = backend.donating(donate) if donate else backend
         self.target = self.backend.target() if like is None else self._planned_for(like)
@@ -441,16 +445,16 @@ def _default(*, has_like: bool) -> str:
     if find_spec("llvmlite") is not None:
         return "cpu"
     warn_user(
-        "llvmlite is not installed, so models run on NumPy, slowly: pip install 'rlx[cpu]'. "
+        f"{LLVM_MISSING}, so models run on NumPy, slowly: pip install 'rlx[cpu]'. "
         "If that is what you want, say target='reference'."
     )
     return "reference"
 
 
 @functools.cache
-def _warn_of_numpy(target: str, why: str) -> None:
+def _warn_of_numpy(why: str) -> None:
     """Once a process."""
     warn_user(
-        f"target {target!r} cannot run here: {why}. Models run on NumPy instead, slowly. If that "
+        f"{why}. Models run on NumPy instead, slowly. If that "
         "is what you want, say target='reference'."
     )

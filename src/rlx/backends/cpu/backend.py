@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlx.backends.base import KernelBackend, Missing, Serializer, Steps
+from rlx.backends.base import KernelBackend, Missing, Runner, Serializer, Steps
 from rlx.backends.cpu.isa import Isa, isa, why_not
 from rlx.backends.cpu.machine import CpuMachine, machine_of
 from rlx.backends.cpu.runtime.blob import Blob
@@ -55,6 +55,7 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
         "rlx.backends.cpu.program.build",
         "rlx.backends.cpu.schedule.kernels",
     )
+    is_default: ClassVar[bool] = True
     times_kernels: ClassVar[bool] = True
     updates_host_arrays: ClassVar[bool] = True
 
@@ -182,6 +183,10 @@ class CpuBackend(KernelBackend["tuple[Source, ...]", "Artefact"]):
     def call_path(self) -> str:
         why = why_not_bound()
         return "calls are bound by native code" if why is None else f"{SLOW_CALLS}: {why}"
+
+    def runner(self) -> Runner:
+        slow = "" if why_not_bound() is None else self.call_path()
+        return Runner("native code", self.num_threads, slow)
 
     @property
     def asked_threads(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlx.backends.base import Backend, Program
+from rlx.backends.base import Backend, Program, Runner, StepFacts, Steps
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import FIRST_CAPACITY, outgrown
@@ -35,6 +35,7 @@ class Weights:
     """Of the named dims of params."""
 
 
+@dataclass(frozen=True, slots=True)
 class ReferenceBackend(Backend):
     """Runs the plan of any target on NumPy."""
 
@@ -42,6 +43,20 @@ class ReferenceBackend(Backend):
     summary: ClassVar[str] = "NumPy, any target's plan"
     runs_any_plan: ClassVar[bool] = True
     updates_host_arrays: ClassVar[bool] = True
+
+    why: str = "target='reference' is NumPy"
+    """Why it runs plans, for `explain`."""
+
+    def standing_in(self, why: str) -> ReferenceBackend:
+        """This backend, for plans whose target cannot run here."""
+        return replace(self, why=why)
+
+    def runner(self) -> Runner:
+        return Runner("NumPy", why=self.why, is_target=False)
+
+    def description(self, lir: LirModule) -> Steps:
+        facts = StepFacts("NumPy", ("the op's meaning in NumPy, op by op",))
+        return dict.fromkeys(lir.plan.schedule, facts)
 
     def target(self) -> Target:
         """The documented cpu; NumPy has LAPACK, so that nothing is refused."""
