@@ -19,6 +19,8 @@ from rlx.frontends.onnx.model import from_proto
 from tests.effort import tries
 
 RNG = np.random.default_rng(4)
+ML = "ai.onnx.ml"
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
 
 
 def floats(*dims: int) -> Any:
@@ -34,7 +36,7 @@ def model(
     y = helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)
     held = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
     graph = helper.make_graph(nodes=made, name="g", inputs=infos, outputs=[y], initializer=held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return helper.make_model(graph, opset_imports=OPSETS)
 
 
 def one(op: str, weights: dict[str, Any], dims: list[Any], **attrs: Any) -> Any:
@@ -67,6 +69,40 @@ PINNED: dict[str, Callable[[int], Any]] = {
     "ScatterND": lambda k: one(
         "ScatterND", {"i": np.array([[1], [0]]), "u": floats(2, k)}, ["b", "c"]
     ),
+    "Scaler": lambda k: one("Scaler", {}, ["b", "c"], domain=ML, scale=[2.0] * k, offset=[1.0] * k),
+    "LinearRegressor": lambda k: one(
+        "LinearRegressor", {}, ["b", "c"], domain=ML, coefficients=[0.5] * k, intercepts=[0.5]
+    ),
+    "SVMRegressor": lambda k: one(
+        "SVMRegressor",
+        {},
+        ["b", "c"],
+        domain=ML,
+        n_supports=2,
+        kernel_type="LINEAR",
+        rho=[0.5],
+        support_vectors=[0.25] * (2 * k),
+        coefficients=[1.0, -2.0],
+        kernel_params=[0.0, 0.0, 0.0],
+    ),
+    "LinearClassifier": lambda k: model(
+        [
+            (
+                "LinearClassifier",
+                "x",
+                "label y",
+                {
+                    "domain": ML,
+                    "coefficients": [0.5] * k + [-0.25] * k + [0.125] * k,
+                    "intercepts": [0.0, 0.5, -1.0],
+                    "classlabels_ints": [0, 1, 2],
+                    "post_transform": "SOFTMAX",
+                },
+            )
+        ],
+        {"x": ["b", "c"]},
+        {},
+    ),
     "two nodes": lambda k: model(
         [("Concat", "x w", "t", {"axis": 1}), ("MatMul", "t v", "y", {})],
         {"x": [2, "c"]},
@@ -78,6 +114,10 @@ PINNED: dict[str, Callable[[int], Any]] = {
         {"w": floats(k, 2)},
     ),
 }
+
+
+REPEATED = ("Add", "LayerNormalization", "ScatterElements")
+"""Those that take more sizes than one."""
 
 
 def fitting(name: str, k: int) -> dict[str, Any]:
@@ -100,9 +140,7 @@ def test_a_weight_settles_a_named_dim(name: str, k: int) -> None:
     expected: Any = next(iter(ReferenceEvaluator(proto).run(["y"], x)))
     np.testing.assert_allclose(exe.run(x)["y"], expected, rtol=2e-5, atol=2e-5)
     assert not loaded.is_static, loaded.why_static
-    if name not in ("Add", "LayerNormalization", "ScatterElements") and not (
-        k == 1 and name == "half of it"
-    ):
+    if name not in REPEATED and (k > 1 or name != "Scaler"):
         wider = {n: np.repeat(a, 2, axis=-1 if a.ndim == 2 else 1) for n, a in x.items()}
         if name in ("LSTM", "GRU"):
             wider = {n: np.repeat(a, 2, axis=2) for n, a in x.items()}

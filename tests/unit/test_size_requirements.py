@@ -11,7 +11,7 @@ import pytest
 
 import rlx
 from rlx.core.errors import GraphError
-from rlx.core.requirements import Requirement, noting, require_size
+from rlx.core.requirements import Requirement, noting, require_size, some_sizes
 from rlx.core.shape import OutOfRange
 from rlx.ir.size_requirements import size_requirements
 
@@ -143,3 +143,31 @@ def test_requirements_are_noted_where_somebody_listens() -> None:
         found[0].check({"h": 0})
     with pytest.raises(GraphError, match="at once"):
         require_size(-1, "at once")
+
+
+@pytest.mark.parametrize("most", [None, 700])
+@pytest.mark.parametrize("step", [3, 160])
+def test_weights_are_prepared_at_sizes_that_calls_may_have(step: int, most: int | None) -> None:
+    """What follows from weights alone is computed before any call. Formulas mean nothing at sizes
+    outside of ranges or of what is required: (n + m - 401) // step + 1 frames of 0 samples."""
+    n, m = rlx.Dim("n", 390, most), rlx.Dim("m")
+    g = rlx.Graph("frames")
+    x, y = g.input("x", rlx.Shape([2, n])), g.input("y", rlx.Shape([2, m]))
+    w = g.param("w", rlx.Shape([8, 5]))
+    frames = ops.frame(g.concat([x, y], axis=1), length=401, hop=step)
+    packed = ops.sum(ops.matmul(ops.exp(w), ops.transpose(w, perm=(1, 0))), axis=(0, 1))
+    g.set_outputs([ops.softmax(ops.mul(frames, packed))])
+    weights = np.ones((8, 5), np.float32)
+    exe = rlx.compile(g, params={"w": weights})
+    a, b = np.ones((2, 400), np.float32), np.zeros((2, 7), np.float32)
+    np.testing.assert_allclose(exe(a, b)[:, 0, 399:], [[1 / 400, 0]] * 2, rtol=1e-5, atol=1e-9)
+
+
+def test_some_sizes_are_in_range_and_as_required() -> None:
+    n, m = rlx.Dim("n", 3, 90), rlx.Dim("m")
+    symbols = [d.symbol for d in (n, m) if d.symbol]
+    assert some_sizes(symbols, ()) == {"n": 3, "m": 0}
+    required = [Requirement(n + m - 100, "")]  # pyright: ignore[reportArgumentType]
+    sizes = some_sizes(symbols, required)
+    assert 3 <= sizes["n"] <= 90
+    assert sizes["n"] + sizes["m"] >= 100

@@ -7,12 +7,14 @@ A shape function says `require_size(room, why)`. Whoever plans calls infers the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rlx.core.atoms import Symbol
 from rlx.core.dim import Dim, DimLike, evaluate, symbols_of
 from rlx.core.errors import GraphError
+from rlx.core.extent import is_capacity
 from rlx.core.proofs import is_never_negative
 from rlx.core.shape import OutOfRange
 
@@ -29,6 +31,25 @@ class Requirement:
             names = sorted({s.name for s in symbols_of([self.size])})
             where = ", ".join(f"{n} is {sizes[n]}" for n in names)
             raise OutOfRange(f"{self.why}, where {where}.")
+
+
+MOST_TRIED = 1 << 40
+
+
+def some_sizes(symbols: Iterable[Symbol], required: Sequence[Requirement]) -> dict[str, int]:
+    """Sizes that a call may have, near the least: where none are known yet, formulas are evaluated
+    at these. At others a formula may mean nothing, and a size be negative."""
+    known = [s for s in symbols if not s.is_measured and not is_capacity(s.name)]
+    least = 0
+    while True:
+        sizes = {s.name: max(s.min, min(least, _most(s))) for s in known}
+        if least > MOST_TRIED or all(evaluate(each.size, sizes) >= 0 for each in required):
+            return sizes
+        least = 2 * least or 1
+
+
+def _most(symbol: Symbol) -> int:
+    return symbol.max if isinstance(symbol.max, int) else MOST_TRIED
 
 
 class _Notes(threading.local):

@@ -25,6 +25,7 @@ from rlx.core.exchange import ExchangeCall
 from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity, outgrown
 from rlx.core.memory_limits import memory_bytes
 from rlx.core.params import Params
+from rlx.core.requirements import some_sizes
 from rlx.core.shape import Shape
 from rlx.ir.interpret import infer_binding
 from rlx.ops.op import Array, lookup
@@ -346,7 +347,8 @@ class _Prologue:
         self.program = program
         names = [s.name for s in program.artefact.symbols]
         self.capacities = {n: FIRST_CAPACITY for n in names if is_capacity(n)}
-        symbols = [{**self.capacities, **sizes}.get(n, 0) for n in names]
+        free = some_sizes(program.artefact.symbols, program.interface.required)
+        symbols = [{**free, **self.capacities, **sizes}.get(n, 0) for n in names]
         self._sizes = np.array([*symbols, 0], np.int64)
         self._needs = np.zeros(program.binding.num_needs, np.int64)
         self._first_param = len(program.interface.inputs)

@@ -25,6 +25,7 @@ from rlx.backends.cpu.schedule.kernels import CpuKernels
 from rlx.core.dim import evaluate
 from rlx.core.errors import UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity
+from rlx.core.requirements import some_sizes
 from rlx.ir.interface import Interface
 from rlx.ir.interpret import infer_binding
 from rlx.ir.lir import LirModule
@@ -95,7 +96,7 @@ def _plan_json(program: KernelProgram, artefact: Artefact, params: Mapping[str, 
         "firstCapacity": FIRST_CAPACITY,
         "failures": [[label, list(texts)] for label, texts in artefact.failures],
         "capacityExceeded": CAPACITY_EXCEEDED,
-        "weightSizes": sizes,
+        "weightSizes": {**some_sizes(artefact.symbols, artefact.interface.required), **sizes},
         "numNeeds": _num_needs(artefact.interface),
         **_memory(program, artefact, params, sizes),
         "context": {"words": NUM_WORDS, **{w.name: w.value for w in CONTEXT}},

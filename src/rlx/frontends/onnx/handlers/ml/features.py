@@ -11,11 +11,12 @@ from rlx import ops
 from rlx.core.dim import Dim, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.shape import DimsDiffer, dims_differ
 from rlx.frontends.onnx.handlers import codes, handles
 from rlx.frontends.onnx.handlers.ml.label_tables import as_ids, is_text, looked_up, same_kind
 from rlx.frontends.onnx.handlers.ml.scores import ML, as_floats
 from rlx.frontends.onnx.id_tensors import element_of, in_codes, meaning
-from rlx.frontends.onnx.node_call import Call, NeedsShape
+from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Value
 from rlx.ir.mir import Node
 
@@ -43,7 +44,8 @@ def _row(call: Call, x: Node, name: str) -> Array:
 
 def _check_width(call: Call, x: Node, width: int, name: str) -> None:
     if width != 1 and (not x.shape.rank or x.shape.dims[-1] != width):
-        raise GraphError(f"{call.label}: {name} has {width} numbers for features of {x.shape}")
+        what = f"{call.label}: {name} has {width} numbers for features of {x.shape}"
+        raise dims_differ(what, x.shape.dims[-1:], (width,))
 
 
 @handles("Binarizer", domain=ML)
@@ -190,7 +192,7 @@ def _fitted(call: Call, number: int, width: int) -> Node:
         raise GraphError(f"{call.label}: input {number} is {x.shape}, of {width} features")
     have = x.shape.dims[1]
     if isinstance(have, Dim):
-        raise NeedsShape(f"{call.label}: input {number} has {have} features")
+        raise DimsDiffer(f"{call.label}: input {number} has {have} features", have, width)
     if have >= width:
         return ops.narrow(x, axis=1, start=0, length=width)
     return ops.pad(x, low=(0, 0), high=(0, width - int(have)))

@@ -24,7 +24,7 @@ from rlx.frontends.onnx.handlers.ml.scores import (
     regressed,
     transformed,
 )
-from rlx.frontends.onnx.node_call import Call, NeedsShape
+from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Weight
 from rlx.ir.mir import Node
 from rlx.ops.compose import dims_of
@@ -50,8 +50,9 @@ def linear_regressor(call: Call) -> Node:
 def linear_classifier(call: Call) -> tuple[Any, Node]:
     """One row of coefficients for two labels speaks for the second of them."""
     x, transform = _rows(call), call.attr("post_transform", "NONE")
-    width = _width(call, x)
-    scores = _linear(call, x, len(call.required("coefficients")) // width, call.attr("intercepts"))
+    offsets = call.attr("intercepts", ())
+    width = _width(call, x, len(offsets) or num_labels(call))
+    scores = _linear(call, x, len(call.required("coefficients")) // width, offsets)
     if dims_of(scores)[1] != 1:
         return labelled(call, best(scores)), transformed(scores, transform)
     number = above(scores, 0.0)
@@ -65,10 +66,13 @@ def _rows(call: Call) -> Node:
     return ops.cast(as_matrix(call.node(0)), to=DType.F32)
 
 
-def _width(call: Call, x: Node) -> int:
+def _width(call: Call, x: Node, rows: int) -> int:
+    """How many features rows have; where x does not say so, as many as coefficients of a score, of
+    which there are probably so many."""
     width = x.shape.dims[1]
     if isinstance(width, Dim):
-        raise NeedsShape(f"{call.label}: rows have {width} features")
+        likely = len(call.required("coefficients")) // max(1, rows)
+        raise DimsDiffer(f"{call.label}: rows have {width} features", width, likely)
     if not width:
         raise GraphError(f"{call.label}: rows have no features")
     return int(width)
