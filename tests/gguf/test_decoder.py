@@ -135,6 +135,26 @@ def test_decoding_gives_the_bits_of_the_whole_prompt(
         assert np.array_equal(appended(exe, parts), whole)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3"])
+def test_tokens_that_nobody_reads_are_steps_without_the_head(
+    architecture: str, tmp_path: Path
+) -> None:
+    """Of the last layer a step computes keys and values; attention over them, the network and the
+    head run once, at the end."""
+    model = load(files.write(tmp_path / "tiny.gguf", architecture), caches="session")
+    exe = rlx.compile(model, at_end=["logits"])
+    session, rows = exe.session(slots=1), np.array([0])
+    assert (session.step_outputs, session.finish_outputs) == ((), ("logits",))
+    for at, token in enumerate(TOKENS):
+        given = (np.array([n], np.int32) for n in (0, at))
+        assert session.step(np.array([[token]]), rows, *given) == ()
+    expected = appended(rlx.compile(model), [[t] for t in TOKENS], slot=0)[-1]
+    assert np.array_equal(session.finish()[0, 0], expected)
+    phases = [exe.lir.plan.phase_of(n) for n in exe.lir.plan.schedule if n.op == "cached_attention"]
+    layers = len(phases)
+    assert phases == [rlx.Phase.STEADY_STATE] * (layers - 1) + [rlx.Phase.EPILOGUE]
+
+
 def test_batches_are_rows_alone(tmp_path: Path) -> None:
     path = files.write(tmp_path / "tiny.gguf", "llama")
     exe = rlx.compile(path)

@@ -20,6 +20,7 @@ from rlx.lm.generation import Delivered, Generation
 from rlx.lm.prefix_cache import common_prefix
 from rlx.lm.sampling import Sampler
 from rlx.lm.slots import Part
+from rlx.runtime.state_session import StateSession
 from tests.gguf import files
 
 WITH_LLGUIDANCE = pytest.mark.skipif(
@@ -82,6 +83,27 @@ def test_answers_in_a_batch_are_those_alone(lm: LanguageModel) -> None:
     for prompt, answer in zip(PROMPTS, together):
         assert lm.complete(prompt, **how) == answer  # the same bits of all log-probabilities
         forgotten(lm)
+
+
+def test_chunks_of_prompts_are_steps_and_ends_are_for_what_is_sampled(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("step", "__call__"):
+        function = getattr(StateSession, name)
+
+        def noted(self: Any, *given: Any, name: str = name, function: Any = function) -> Any:
+            calls.append(name)
+            return function(self, *given)
+
+        monkeypatch.setattr(StateSession, name, noted)
+    monkeypatch.setattr(engines, "PROMPT_CHUNK", 8)
+    monkeypatch.setattr(engines, "LONE_CHUNK", 8)
+    list(lm.generate("hello hello the hell hello hello hello he", max_tokens=3, temperature=0))
+    first = calls.index("__call__")
+    assert first >= 1
+    assert set(calls[:first]) == {"step"}
+    assert set(calls[first:]) == {"__call__"}
 
 
 def test_prefixes_are_not_computed_again(lm: LanguageModel, steps: list[list[Part]]) -> None:

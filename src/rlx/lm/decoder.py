@@ -13,6 +13,8 @@ from rlx.frontends.gguf.caches import SHIFT, WINDOW, WINDOW_MARGIN
 from rlx.lm.slots import Part
 from rlx.ops.op import Array
 
+LOGITS = "logits"
+"""The output that is asked for at the end of some steps."""
 MAX_ROWS = 16
 """Tokens of a part whose logits are asked for, up to which each is a row of its own."""
 
@@ -39,6 +41,7 @@ class SessionDecoder:
         self._short = [n for n in shapes if n.startswith(WINDOW)]
         self._long = [n for n in shapes if not n.startswith(WINDOW)]
         self._room = min((shapes[n][1] for n in self._short), default=0)
+        self._vocabulary = executable.outputs[LOGITS].dims[-1]
 
     def fresh(self, slots: int) -> SessionDecoder:
         """Another one of the same program, with slots of its own."""
@@ -66,12 +69,11 @@ class SessionDecoder:
         return [whole.get(n, rows) for n, rows in enumerate(self._rows(parts, tails))]
 
     def _alone(self, part: Part) -> Array:
-        """A program computes at least one row."""
-        return self._called([part.tokens], part.rows or [0], [part.slot])[0][: len(part.rows)]
+        return self._called([part.tokens], part.rows, [part.slot])[0]
 
     def _chunked(self, parts: Sequence[Part], length: int) -> Array:
         """Several tokens of each slot in one call: all logits, where they are asked for."""
-        rows = range(length) if any(len(p.rows) > MAX_ROWS for p in parts) else [0]
+        rows = range(length) if any(len(p.rows) > MAX_ROWS for p in parts) else []
         return self._called([p.tokens[:length] for p in parts], rows, [p.slot for p in parts])
 
     def _rows(self, parts: Sequence[Part], tails: Sequence[int]) -> list[Array]:
@@ -85,9 +87,15 @@ class SessionDecoder:
     def _called(
         self, tokens: Sequence[Sequence[int]], rows: Sequence[int], slots: Sequence[int]
     ) -> Array:
-        """One call. Rows of the same slot follow one another. Lengths are those before it until it
+        """One call, or a step where nobody reads logits: the head, and what else only they need, is
+        not computed. Rows of the same slot follow one another. Lengths are those before it until it
         is done: what it has written behind them, if it fails, is written again."""
-        made = self.session(*self.inputs(tokens, rows, slots))
+        given = self.inputs(tokens, rows or [0], slots)
+        if rows:
+            made = self.session(*given)
+        else:
+            self.session.step(*given)
+            made = np.zeros((len(slots), 0, self._vocabulary), np.float32)
         for slot, row in zip(slots, tokens):
             self._lengths[slot] += len(row)
         return made

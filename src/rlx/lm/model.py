@@ -35,7 +35,7 @@ from rlx.frontends.gguf.caches import CacheFormat, CacheKind
 from rlx.frontends.gguf.model import GgufModel
 from rlx.frontends.gguf.model import load as load_gguf
 from rlx.lm.constraint import Constraint, Constraints
-from rlx.lm.decoder import ArgumentDecoder, Decoder, SessionDecoder
+from rlx.lm.decoder import LOGITS, ArgumentDecoder, Decoder, SessionDecoder
 from rlx.lm.drafting import Drafter, DraftModel, PromptLookup
 from rlx.lm.embedding import Embedder
 from rlx.lm.engine import Engine
@@ -357,7 +357,7 @@ def _decoder(model: GgufModel, executable: Callable[[GgufModel], Any], slots: in
     """A decoder of what is compiled from a model."""
     if model.module.states:
         window = max((w for w in model.architecture.windows if w is not None), default=0)
-        return SessionDecoder(executable(model), slots, window)
+        return SessionDecoder(executable(model, at_end=[LOGITS]), slots, window)
     return ArgumentDecoder(executable(model), model.architecture, slots)
 
 
