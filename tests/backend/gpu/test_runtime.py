@@ -14,8 +14,8 @@ import rlx
 from rlx import ops
 from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.description import APPROXIMATE, ON_HOST
-from rlx.backends.gpu.runtime.call import Segment, parts_of
 from rlx.backends.gpu.runtime.memory import Block
+from rlx.backends.gpu.runtime.parts import Segment, parts_of
 from rlx.backends.gpu.simt.errors import LaunchError
 from rlx.backends.gpu.simulated import SimulatedDevice
 from rlx.core.dim import Dim

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlx.backends.gpu.device import VECTOR_BYTES, Array, ByteSpan, Device, Graph, Kernel
 from rlx.backends.gpu.runtime.memory import Context
-from rlx.backends.gpu.runtime.parts import Part, Segment
+from rlx.backends.gpu.runtime.parts import Part, Segment, parts_of
 from rlx.backends.gpu.runtime.routine import (
     AnyStep,
     Artefact,
@@ -81,6 +81,17 @@ class Loaded:
     kernels: tuple[Kernel, ...]
     prologues: Mapping[str, tuple[Part, ...]]
     bodies: Mapping[str, tuple[Part, ...]]
+
+    @classmethod
+    def of(cls, artefact: Artefact, device: Device) -> Loaded:
+        routines = artefact.routines.values()
+        return cls(
+            artefact,
+            device,
+            tuple(map(device.load, artefact.codes)),
+            {r.name: parts_of(r.prologue) for r in routines},
+            {r.name: parts_of(r.steps) for r in routines},
+        )
 
 
 @dataclass(frozen=True, slots=True)

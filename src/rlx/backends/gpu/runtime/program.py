@@ -87,14 +87,7 @@ class GpuProgram(Program):
 
     def __init__(self, artefact: Artefact, device: Device) -> None:
         self.artefact, self.interface, self.device = artefact, artefact.interface, device
-        routines = artefact.routines.values()
-        self._loaded = Loaded(
-            artefact,
-            device,
-            tuple(map(device.load, artefact.codes)),
-            {r.name: parts_of(r.prologue) for r in routines},
-            {r.name: parts_of(r.steps) for r in routines},
-        )
+        self._loaded = Loaded.of(artefact, device)
         device.ready([self._loaded.kernels[i] for i in _launched(artefact)])
         self._states = DeviceStates(device)
         main, late = artefact.routines[artefact.main], artefact.interface.late
