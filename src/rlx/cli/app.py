@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 from rlx._version import __version__
 from rlx.core.errors import Error, InputError, InternalError
+from rlx.core.printable import Encodable, Printable
 
 VERBS = (
     "bench", "cache", "calibrate", "chat", "check", "compile", "diff", "doctor", "explain", "fuzz",
@@ -26,6 +28,23 @@ Verb = Callable[[], int]
 
 
 def run(arguments: list[str]) -> int:
+    """Parse, and run a verb; an encoding that lacks a character is no error."""
+    with _through(Encodable):
+        return _run(arguments)
+
+
+@contextlib.contextmanager
+def _through(kind: type[Encodable]) -> Generator[None]:
+    """What is printed goes through streams of this kind."""
+    out, error = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = kind(out), kind(error)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, error
+
+
+def _run(arguments: list[str]) -> int:
     """Exit 0 where it worked, 1 where it did not, 2 where the call was wrong: what it names cannot
     be read, or it has to say more of the inputs. What goes wrong is one line on stderr."""
     with warnings.catch_warnings():
@@ -38,7 +57,10 @@ def run(arguments: list[str]) -> int:
             return _wrong(error, arguments)
         except typer.Abort:
             return 1
-        return _done(found, arguments) if isinstance(found, functools.partial) else found or 0
+        if not isinstance(found, functools.partial):
+            return found or 0
+        with _through(Printable):
+            return _done(found, arguments)
 
 
 def app() -> typer.Typer:

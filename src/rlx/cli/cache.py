@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlx.cli import options
+from rlx.core.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,8 @@ def _list(cache: Cache, is_json: bool) -> int:
     if entries:
         print(f"{'used':16}  {'bytes':>13}  {'kind':8}  {'name':{width}}  key")
     for entry in entries:
-        what = f"{entry.size_bytes:13,}  {entry.kind or 'damaged':8}  {entry.name:{width}}"
+        name = one_line(entry.name)
+        what = f"{entry.size_bytes:13,}  {entry.kind or 'damaged':8}  {name:{width}}"
         print(f"{entry.used:%Y-%m-%d %H:%M}  {what}  {entry.key}")
     return _size(cache, is_json)
 

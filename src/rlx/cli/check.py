@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlx.cli import options
 from rlx.core.errors import Error, InputError
+from rlx.core.printable import one_line
 
 if TYPE_CHECKING:
     from rlx.backends.code_facts import CodeFacts
@@ -208,12 +209,13 @@ def _text(path: str, target: str, report: Report, model: Model | None) -> str:
     nodes = [f"of {counted(len(report.rows), 'node')}, {counts}"] if counts else []
     said = nodes or ["nothing to compute"]
     if report.failure is not None:
-        said = ["compiling it meets a bug of rlx" if report.bug else f"{report.failure}", *nodes]
+        why = one_line(str(report.failure))
+        said = ["compiling it meets a bug of rlx" if report.bug else why, *nodes]
     lines = [f"{path} {'runs' if report.runs else 'cannot run'} on {target}: {said[0]}", *said[1:]]
     if model and model.is_static:
-        lines += [f"{PER_CALL.get(d.what, d.what)}: {d.reason}" for d in model.decisions]
+        lines += [f"{PER_CALL.get(d.what, d.what)}: {one_line(d.reason)}" for d in model.decisions]
     for kind in ("lowered", "host", "missing"):
         rows = report.of(kind)
         lines += [f"{MEANING[kind]}:"] if rows else []
-        lines += [f"  {r.op} {r.name!r}: {r.reason}" for r in rows]
+        lines += [one_line(f"  {r.op} {r.name!r}: {r.reason}") for r in rows]
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rlx.cli import options
+from rlx.core.printable import one_line
 
 if TYPE_CHECKING:
     from rlx.cli.inputs import Wanted
@@ -183,7 +184,7 @@ def _tell(model: str, path: Path, exe: Executable, is_whole: bool, is_json: bool
         return
     for kind, shapes in (("in ", exe.inputs), ("out", exe.outputs)):
         for name, shape in shapes.items():
-            print(kind, f"{name}: {shape}")
+            print(kind, f"{one_line(name)}: {shape}")
     weights = "with weights" if is_whole else "without weights"
     if code:
         print(code)

@@ -15,6 +15,7 @@ from rlx.cli.options import pairs, reading, sizes_of
 from rlx.core.dim import Dim, symbols_of
 from rlx.core.dtype import DType
 from rlx.core.errors import InputError
+from rlx.core.printable import one_line
 from rlx.core.shape import Shape
 from rlx.frontends.made_up_inputs import inputs_for
 from rlx.frontends.made_up_inputs import ran as called
@@ -77,7 +78,7 @@ def print_made_up(made: MadeUp | None, *, is_json: bool = False) -> None:
     """Which inputs nobody gave, and how to give others."""
     if made is not None and made.names:
         where = sys.stderr if is_json else sys.stdout
-        print(f"made up: {made} (--dim and --input give others)", file=where)
+        print(f"made up: {one_line(str(made))} (--dim and --input give others)", file=where)
 
 
 def made_up_facts(made: MadeUp | None) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def facts_of(array: Array) -> dict[str, Any]:
 def described(name: str, array: Array) -> str:
     """One line: name, shape, range."""
     facts = facts_of(array)
-    text = f"{name}: {Shape(array.shape, DType.of(array.dtype))}"
+    text = f"{one_line(name)}: {Shape(array.shape, DType.of(array.dtype))}"
     if array.size == 0:
         return f"{text} empty"
     parts: list[str] = []

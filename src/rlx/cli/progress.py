@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from rlx.core.printable import below, one_line
+
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next."""
 FIRST_S, EVERY_S = 5.0, 15.0
@@ -34,12 +36,12 @@ def progress(title: str) -> Generator[Progress]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(escape(title), total=None)
+    with Progress(*columns, console=Console(file=below(sys.stderr)), transient=True) as bar:
+        task = bar.add_task(escape(one_line(title)), total=None)
 
         def report(done: int, total: int, what: str) -> None:
             text = f"{title}: {what}" if what else title
-            bar.update(task, completed=done, total=total, description=escape(text[:100]))
+            bar.update(task, completed=done, total=total, description=escape(one_line(text[:100])))
 
         yield report
 

@@ -12,6 +12,7 @@ import typer
 from rlx.cli import options
 from rlx.cli.progress import progress
 from rlx.core.errors import UnsupportedError
+from rlx.core.printable import one_line
 from rlx.core.units import size_text
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _print(out: str, rows: list[Quantised], is_all: bool) -> None:
     if shown:
         print(f"{'tensor':32} {'from':>7} {'to':>7} {'error':>9} {'greatest':>10}")
     for r in shown:
-        print(f"{r.name:32} {r.before:>7} {r.after:>7} {r.relative_error:9.2e} {r.max_error:10.2e}")
+        name = one_line(r.name)
+        print(f"{name:32} {r.before:>7} {r.after:>7} {r.relative_error:9.2e} {r.max_error:10.2e}")
     if len(changed) > len(shown):
         print(f"… and {len(changed) - len(shown)} of less error (--all lists them)")
     formats = sorted({r.after for r in rows})

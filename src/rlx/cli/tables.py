@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from rlx.core.printable import below, one_line, printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -26,13 +28,13 @@ def show(report: Report, most: int | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
-    console.print(Text(head(report)))
+    console = Console(file=below(sys.stdout))
+    console.print(Text(printable(head(report))))
     for section in sections(report, most):
         console.print(_table(section))
         if section.note:
             hint = " (--all lists them)" if section.note.startswith("and ") else ""
-            console.print(Text(f"{section.note}{hint}\n", style="dim"))
+            console.print(Text(printable(f"{section.note}{hint}\n"), style="dim"))
 
 
 def _table(section: Section) -> Table:
@@ -55,5 +57,5 @@ def _table(section: Section) -> Table:
             overflow="fold",
         )  # fmt: skip
     for row in section.rows:
-        made.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+        made.add_row(*(Text(one_line(cell), style=STYLES.get(cell, "")) for cell in row))
     return made

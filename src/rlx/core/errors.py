@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from rlx.core.printable import printable
+
 
 class Error(Exception):
-    """Base of every error rlx raises on purpose."""
+    """Base of every error rlx raises on purpose. Names in its text may be a model's."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class GraphError(Error, ValueError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlx.backends.code_facts import CodeFacts
+from rlx.core.printable import printable
 from rlx.core.units import counted, flops_text, size_text, time_text
 from rlx.explain import memory_floor, naming
 from rlx.explain.measured_text import (
@@ -262,7 +263,7 @@ def _parts(report: Report) -> Section:
 def report_text(report: Report, most: int | None = MOST) -> str:
     """The report, for a terminal or a file; tables of at most so many rows."""
     tables = [line for s in sections(report, most) for line in table_lines(s)]
-    return "\n".join([head(report), *tables]) + "\n"
+    return printable("\n".join([head(report), *tables]) + "\n")
 
 
 def head(report: Report) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from rlx.core.printable import one_line
 from rlx.explain.naming import NO_BREAK
 
 WIDTH = 120
@@ -51,6 +52,7 @@ def folded(line: str, width: int = WIDTH) -> list[str]:
 def aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
     """Aligned columns; those of numbers to the right. Of a table that is too wide long sentences in
     its last column are below their rows, and cells of text are folded."""
+    table = [tuple(map(one_line, row)) for row in table]
     right = [is_figure(row[i] for row in table[1:]) for i in range(len(table[0]))]
     widths = _natural(table)
     if _total(widths) > WIDTH and widths[-1] > SENTENCE and not right[-1]:
