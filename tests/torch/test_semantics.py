@@ -29,6 +29,15 @@ def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+class Function(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
 class Counter(nn.Module):
     """A buffer that each call adds to, a running statistic, and a view that is written."""
 
@@ -326,3 +335,37 @@ def test_torch_can_run_an_op_on_the_host(target: str, caplog: pytest.LogCaptureF
     finally:
         handlers._of_users.clear()
     assert "rlxtest.cubed" in caplog.text
+
+
+# -- memory read by strides -----------------------------------------------------------------------
+
+
+def _written_by_strides(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[1:].as_strided((2, 3), (6, 2)).add_(1)
+    return y
+
+
+STRIDED: dict[str, Any] = {
+    "transposed": lambda x: x.t().as_strided((3, 2), (2, 1), 1),
+    "of rows": lambda x: x[1:].as_strided((2, 3), (6, 2)),
+    "from the beginning": lambda x: x[:, 2:].as_strided((2, 3), (6, 1), 0) + 1,
+    "of a result": lambda x: (x * 2).reshape(2, 12)[1:].as_strided((2, 2), (1, 3)),
+    "of a transposed result": lambda x: (x.t() * 2).as_strided((6, 2), (1, 6)),
+    "overlapping": lambda x: x.as_strided((5, 4), (1, 1), 2).sum(0),
+    "written": _written_by_strides,
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_memory_is_read_by_strides(target: str, name: str) -> None:
+    """`as_strided` reads a tensor's memory, whichever view of it the operand is."""
+    net = Function(STRIDED[name])
+    for x in (torch.randn(4, 6), torch.randn(6, 4).t()):
+        close(rlx.compile(net, (x,), target=target)(x), net(x))
+
+
+def test_memory_that_an_argument_does_not_have_is_refused(target: str) -> None:
+    x = torch.randn(4, 6)[1:]
+    with pytest.raises(rlx.UnsupportedError, match="memory that is none of its operand's"):
+        rlx.compile(Function(lambda x: x.as_strided((2,), (1,), 0)), (x,), target=target)

@@ -21,6 +21,8 @@ MAY_COPY = frozenset({
     "atleast_2d", "atleast_3d", "squeeze", "broadcast_to", "movedim", "narrow", "float",
 })  # fmt: skip
 """Ops that give a view of their operand, or a copy where its strides or dtype ask for one."""
+READS_STORAGE = frozenset({"as_strided", "as_strided_copy"})
+"""Ops that show a tensor's memory, not its elements."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ def base_of(node: Any) -> Any:
             return node
         if is_view(node) or _is_item(node):
             node = node.args[0]
-        elif (written := written_nodes(node)) and _returns_operand(node):
+        elif (written := written_nodes(node)) and returns_written(node.target):
             node = written[0]
         else:
             return node
@@ -166,6 +168,16 @@ def owner_of(node: Any) -> Any:
     return base
 
 
+def arguments_of(node: Any) -> tuple[Any, ...]:
+    """A node's operands by position. What reads memory by strides reads that of the tensor that
+    owns it, whichever view of it the operand is."""
+    if getattr(node.target, "_opname", "") not in READS_STORAGE:
+        return tuple(node.args)
+    first, size, stride, *offset = node.args
+    begin = offset[0] if offset and offset[0] is not None else first.meta["val"].storage_offset()
+    return owner_of(first), size, stride, begin
+
+
 def _items_of(node: Any) -> Any:
     """The op that made an item, of a list of results as well."""
     while _is_item(node):
@@ -179,9 +191,9 @@ def _is_item(node: Any) -> bool:
     return node.target is operator.getitem
 
 
-def _returns_operand(node: Any) -> bool:
+def returns_written(target: Any) -> bool:
     """Does an in-place op give the tensor that it changed?"""
-    returns = node.target._schema.returns if hasattr(node.target, "_schema") else ()
+    returns = target._schema.returns if hasattr(target, "_schema") else ()
     return len(returns) == 1 and returns[0].alias_info is not None
 
 

@@ -54,7 +54,7 @@ class Decomposed:
 def decomposed(call: Call, error: Error | None) -> Decomposed:
     """What torch makes of this op; a refusal where it makes nothing simpler of it."""
     why = error or Refused("rlx has no handler for it, and torch no decomposition")
-    if not isinstance(call.target, torch._ops.OpOverload):
+    if not isinstance(call.target, torch._ops.OpOverload) or _is_opaque(call.target):
         raise why
     try:
         module = _traced(call)
@@ -68,23 +68,34 @@ def decomposed(call: Call, error: Error | None) -> Decomposed:
     return Decomposed(module, tuple(str(n.target) for n in calls))
 
 
+def _is_opaque(target: Any) -> bool:
+    """Torch cannot take apart what an op of another library does to its operands."""
+    return target.namespace not in ("aten", "prims") and target._schema.is_mutable
+
+
 def _same(one: Any, other: Any) -> bool:
     """The same op, whatever its overload and whether it is in place."""
     return getattr(one, "_opname", one) == getattr(other, "_opname", "").removesuffix("_")
 
 
 def _traced(call: Call) -> Any:
-    from torch.fx.experimental.proxy_tensor import make_fx  # pyright: ignore[reportMissingImports]
-
     flat, spec = pytree.tree_flatten(dict(call.fakes))
     places = [i for i, f in enumerate(flat) if isinstance(f, torch.Tensor)]
     function = _function(call, flat, spec, places)
-    inside = next((f.fake_mode for f in flat if hasattr(f, "fake_mode")), None) or _fake_mode()
+    return traced_function(function, [flat[i] for i in places], decompositions(call.target))
+
+
+def traced_function(
+    function: Callable[..., Any], fakes: Sequence[Any], table: Mapping[Any, Any] | None = None
+) -> Any:
+    """The functional graph of what a function does with tensors like these."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # pyright: ignore[reportMissingImports]
+
+    inside = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None) or _fake_mode()
     with inside, torch.no_grad(), warnings.catch_warnings(), _without_records():
         warnings.simplefilter("ignore")
-        made = torch.func.functionalize(function, remove="mutations_and_views")
-        traced = make_fx(made, decomposition_table=decompositions(call.target), tracing_mode="real")
-        return traced(*[flat[i] for i in places])
+        functional = torch.func.functionalize(function, remove="mutations_and_views")
+        return make_fx(functional, decomposition_table=table, tracing_mode="real")(*fakes)
 
 
 def _fake_mode() -> Any:

@@ -17,6 +17,7 @@ from rlx.frontends.torch.aliasing import (
     STATISTICS,
     Storage,
     Tensor,
+    arguments_of,
     base_of,
     is_view,
     written_arguments,
@@ -33,6 +34,7 @@ from rlx.frontends.torch.node_call import Call, Declined, Refused, Unused, conve
 from rlx.frontends.torch.provenance import origin_of
 from rlx.frontends.torch.scalars import is_scalar_function, scalar_node, scalar_result
 from rlx.frontends.torch.sizes import Sizes
+from rlx.frontends.torch.stated_dtypes import stated_value
 from rlx.frontends.torch.view_steps import view_step
 from rlx.ir.mir import Graph, Node
 
@@ -90,8 +92,8 @@ class Importer:
                 case _:
                     with self.graph.scope(origin_of(node)):
                         env[node] = self._node(node)
-            if node in bases and isinstance(env[node], Node):
-                env[node] = Tensor(Storage(env[node]))
+            if node in bases:
+                env[node] = _stored(env[node])
         raise GraphError("the FX graph has no output")
 
     def _attribute(self, value: Any) -> Any:
@@ -107,7 +109,7 @@ class Importer:
                 held = self._env[leaf]
                 if reads and isinstance(held, Unused):
                     raise Refused(f"it reads {held.what} of {held.op}, which rlx does not compute")
-                return held.read() if isinstance(held, Tensor) else held
+                return _read(held)
             if isinstance(leaf, torch.SymInt):
                 return self.sizes.of(leaf)
             return leaf
@@ -136,8 +138,9 @@ class Importer:
         return self._env[node] if isinstance(node, torch.fx.Node) else node
 
     def _op(self, node: Any) -> Any:
-        call = self._call(node)
-        first = node.args[0] if node.args else None
+        args = arguments_of(node)
+        call = self._call(node, args)
+        first = args[0] if args else None
         parent = self._env.get(first) if isinstance(first, torch.fx.Node) else None
         if isinstance(parent, Tensor) and is_view(node):
             return self._viewed(node, call, parent)
@@ -168,11 +171,11 @@ class Importer:
             return parent.viewed(view_step(self, call, None))
         return [parent.viewed(view_step(self, call, i)) for i in range(len(call.value))]
 
-    def _call(self, node: Any) -> Call:
-        fakes = pytree.tree_map(_fake, (node.args, node.kwargs), is_leaf=_is_leaf)
-        values = self._looked_up((node.args, node.kwargs))
-        held = pytree.tree_map(self._held, (node.args, node.kwargs), is_leaf=_is_leaf)
-        return self.call(node.target, values, fakes, held, node.meta.get("val"))
+    def _call(self, node: Any, args: tuple[Any, ...]) -> Call:
+        fakes = pytree.tree_map(_fake, (args, node.kwargs), is_leaf=_is_leaf)
+        values = self._looked_up((args, node.kwargs))
+        held = pytree.tree_map(self._held, (args, node.kwargs), is_leaf=_is_leaf)
+        return self.call(node.target, values, fakes, held, stated_value(node))
 
     def _held(self, leaf: Any) -> Any:
         return self._env[leaf] if isinstance(leaf, torch.fx.Node) else leaf
@@ -313,6 +316,20 @@ def attributes_of(module: Any) -> Callable[[str], Any]:
         return value
 
     return found
+
+
+def _stored(value: Any) -> Any:
+    """A result that is written to, in a storage; each of several has its own."""
+    if isinstance(value, list | tuple):
+        return [_stored(v) for v in value]
+    return Tensor(Storage(value)) if isinstance(value, Node) else value
+
+
+def _read(value: Any) -> Any:
+    """What tensors hold now, in lists as well."""
+    if isinstance(value, list):
+        return [_read(v) for v in value]
+    return value.read() if isinstance(value, Tensor) else value
 
 
 def _reshaped(made: Node, wanted: Shape) -> Node:

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 
 LOG = logging.getLogger("rlx")
+_NO_GRADIENTS = (
+    "results of rlx.compile(module) carry no gradients. Call it under torch.no_grad(); to train, "
+    "torch.compile(module, backend='rlx')."
+)
 
 
 @public_class
@@ -64,6 +68,8 @@ class TorchProgram:
         signature = model.signature
         self._sources = [s for s in signature.inputs if not isinstance(s, RandomState)]
         self._writes: list[Source] = [*signature.states, *(w.source for w in signature.writes)]
+        self._is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
+        self._has_trained = any(t.requires_grad for t in self._watch.tensors)
         self._bind()
         exe.follow(self, TorchProgram._bind)
 
@@ -74,6 +80,8 @@ class TorchProgram:
         return getattr(self.executable, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_grad_enabled():
+            self._require_no_grad(args)
         return self._general(*args, **kwargs) if kwargs else self._quick(*args)
 
     def _general(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,8 +89,20 @@ class TorchProgram:
         elements in order, with changed weights, or of a model that writes or shows what it was
         given."""
         flat = self._flat(args, kwargs)
+        if self._is_grad_enabled():
+            self._require_no_grad(flat)
         self.refresh_weights()
         return self._structured(self.run(flat))
+
+    def _require_no_grad(self, given: Sequence[Any]) -> None:
+        """Results have no grad_fn: an error where a gradient is certainly expected of them, and a
+        warning, once, where weights alone require one."""
+        for i, value in enumerate(given):
+            if getattr(value, "requires_grad", False):
+                raise Error(f"{self.model.name}: argument {i} requires grad, and {_NO_GRADIENTS}")
+        if self._has_trained:
+            self._has_trained = False
+            LOG.warning("%s: its weights require grad, and %s", self.model.name, _NO_GRADIENTS)
 
     def _bind(self) -> None:
         """Have calls made natively, with the weights of now, where they can be."""

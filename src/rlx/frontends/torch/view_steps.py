@@ -12,6 +12,7 @@ from rlx import ops
 from rlx.core.dtype import DType
 from rlx.frontends.torch.aliasing import Step
 from rlx.frontends.torch.handlers import handler_of
+from rlx.frontends.torch.handlers.tensor.movement import strided_places
 from rlx.frontends.torch.node_call import Call, Refused, axis_of
 from rlx.ir.mir import Node
 
@@ -102,8 +103,8 @@ def _inverse(show: Callable[[Node], Node], base: Node) -> tuple[int, ...]:
 def _at_indices(importer: Importer, call: Call, index: int | None, base: Node, new: Node) -> Node:
     """The base with new values at the places that the view shows: the view of positions says
     which. A place that is shown twice has no single new value."""
-    if call.op in ("expand", "expand_as", "broadcast_to", "as_strided", "unfold"):
-        raise Refused(f"a write through {call.op}, which may show a place more than once")
+    if _repeats(call):
+        raise Refused(f"a write through {call.op}, which shows an element more than once")
     count = base.shape.num_elements
     positions = ops.reshape(call.positions((count,), 0), dims=base.shape.dims)
     made = _shown(importer, replace(call, args={**call.args, next(iter(call.args)): positions}))
@@ -116,6 +117,19 @@ def _at_indices(importer: Importer, call: Call, index: int | None, base: Node, n
         axis=0,
     )
     return ops.reshape(changed, dims=base.shape.dims)
+
+
+def _repeats(call: Call) -> bool:
+    """Does a view show an element more than once?"""
+    match call.op:
+        case "as_strided":
+            rest = (call.args[n] for n in ("size", "stride", "storage_offset"))
+            places = strided_places(call, *rest)
+            return np.unique(places).size < places.size
+        case "unfold":
+            return call.args["size"] > call.args["step"]
+        case _:
+            return call.op in ("expand", "expand_as", "broadcast_to")
 
 
 # -- parts of complex numbers and other dtypes -----------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -256,12 +257,26 @@ def as_strided_scatter(
 
 
 def strided_places(call: Call, size: Any, stride: Any, offset: Any) -> np.ndarray[Any, Any]:
-    """Where each element of a strided view is in a contiguous operand."""
+    """The number of the operand's element that each element of a strided view of its memory is."""
     fake = call.fakes["self"]
-    is_plain = fake.is_contiguous() and fake.storage_offset() == 0
-    call.require(is_plain, "as_strided of a tensor that is a view itself")
-    places = np.full((), call.whole(offset or 0)[0], np.int64)
+    begin = fake.storage_offset() if offset is None else offset
     sizes, strides = call.whole(*size), call.whole(*stride)
+    shown = _strided(call.whole(begin)[0], sizes, strides)
+    memory = _strided(
+        call.whole(fake.storage_offset())[0], call.whole(*fake.shape), call.whole(*fake.stride())
+    )
+    element = np.full(1 + max(shown.max(initial=-1), memory.max(initial=-1)), -1)
+    element[memory] = np.arange(memory.size).reshape(memory.shape)
+    places = element[shown]
+    call.require(bool((places >= 0).all()), "memory that is none of its operand's")
+    return places
+
+
+def _strided(
+    offset: int, sizes: Sequence[int], strides: Sequence[int]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where each element of a strided tensor is in its memory."""
+    places = np.full((), offset, np.int64)
     for count, step in zip(sizes, strides, strict=True):
         places = places[..., None] + np.arange(count) * step
     return places
