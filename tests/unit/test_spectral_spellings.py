@@ -259,3 +259,11 @@ def test_log_mel_of_rows_is_one_product(zeros: str, windowed: bool) -> None:
     values = {"x": rng.normal(size=(4, 16)).astype(np.float32), "f": rng.random((3, 9), np.float32)}
     [after], [before] = evaluate(simple, values), evaluate(g, values)
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
+
+
+def test_reals_that_are_repeated_as_complex_numbers_are_settled() -> None:
+    g = Graph("repeated")
+    x = g.input("x", Shape([1, 4]))
+    g.set_outputs([ops.expand(ops.cast(x, to=DType.C64), dims=(3, 4))])
+    simple = simplify(g, Context.of("cpu"))
+    assert [n.op for n in simple.order()] == ["input", "cast", "expand"]

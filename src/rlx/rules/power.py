@@ -58,7 +58,7 @@ def real_part_of_real(node: Node) -> Any:
 
 _LINEAR = frozenset((
     "mul", "add", "sub", "neg", "sum", "mean", "concat", "narrow", "slice", "reshape", "transpose",
-    "expand", "frame",
+    "frame",
 ))  # fmt: skip
 """Ops that make real numbers of real numbers, part by part."""
 
