@@ -263,6 +263,7 @@ class CompilePipeline:
 
     def _optimised(self, module: MirModule) -> _Optimised:
         _require_outputs(module.graph, self.options)
+        self.options.require_dims(module.name, module.graph.dynamic_symbols)
         context, clock = Context.of(self.target, self.options), _Clock()
         dump = Dump.of(self.dump, module.name)
         dump.graph("source", module.graph)

@@ -52,8 +52,6 @@ FEW_KERNELS = replace(
 """One that lowers norms and attention, and reads nothing in place."""
 ELEMENTWISE_REGIONS = replace(METAL, regions=frozenset({"elementwise", "multi_result"}))
 """One that leaves rows to kernels of their own."""
-WITH_ATTENTION_BLOCK = replace(LIMITED, native=LIMITED.native | {"fused_attention_block"})
-"""One whose attention has its projections."""
 
 
 def inputs(graph: Graph, **dims: tuple[int, ...]) -> list[Any]:

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from rlx import ops
-from rlx.cost.target import Target
+from rlx.core.shape import Shape
+from rlx.cost.target import FusionTarget, Target
 from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse_named
 from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
+from rlx.passes.fusion.report import FusionReport
 from tests.unit.fusing import (
     LIMITED,
     TARGETS,
-    WITH_ATTENTION_BLOCK,
     assert_same,
     fused,
     inputs,
@@ -325,45 +326,76 @@ def test_a_norm_under_a_flattening_reshape() -> None:
     assert ops_in(named(graph(ops.exp(other)))) == ["rms_norm", "reshape", "exp"]
 
 
-# -- attention ------------------------------------------------------------------------------------
+# -- blocks steered by a condition ----------------------------------------------------------------
 
 
-def attention(
-    rope: bool, bias: bool, kv: int = 1, mask: str = "causal", leak: bool = False
-) -> Graph:
-    g = Graph("attention")
-    (x,) = inputs(g, x=(2, 3, 5))
-    heads, depth = 2, 4
-    wide, narrow = heads * depth, kv * depth
-    ws = params(g, wq=(5, wide), wk=(5, narrow), wv=(5, narrow))
-    wo, cos, sin = params(g, wo=(wide, 5), cos=(3, depth // 2), sin=(3, depth // 2))
-    q, k, v = (ops.matmul(x, w) for w in ws)
-    if bias:
-        q, k, v = (p + b for p, b in zip((q, k, v), params(g, bq=(wide,), bk=(narrow,),
-                                                           bv=(narrow,))))  # fmt: skip
-    outputs = [ops.exp(q)] if leak else []
-    if rope:
-        q, k = (ops.rope(p, cos, sin, head_dim=depth) for p in (q, k))
-    mixed = ops.attention(q, k, v, num_heads=heads, kv_heads=kv, mask_kind=mask)
-    out = ops.matmul(mixed, wo)
-    out = out + params(g, bo=(5,))[0] if bias else out
-    return graph(out, *outputs)
+def steered(order: int, eps: float = 1e-6) -> tuple[Any, Any, Any]:
+    """layer_norm(x) · (1 + scale) + shift, with operands in an order, its norm and its input."""
+    g = Graph("steered")
+    x, shift, scale = inputs(g, x=(2, 3, 8), shift=(2, 1, 8), scale=(2, 1, 8))
+    norm, factor = ops.layer_norm(x, eps=eps), ops.add(*[scale, 1.0][:: 1 - 2 * (order & 1)])
+    scaled = ops.mul(*[norm, factor][:: 1 - (order & 2)])
+    return ops.add(*[scaled, shift][:: 1 - (order & 4) // 2]), norm, x
 
 
-@pytest.mark.parametrize("rope", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("kv", [1, 2])
-def test_attention_with_its_projections(rope: bool, bias: bool, kv: int) -> None:
-    made = named(attention(rope, bias, kv), WITH_ATTENTION_BLOCK)
-    assert [op for op in ops_in(made) if op != "concat"] == ["fused_attention_block"]
-    assert all(Facts.of(made).is_weight(n) for n in made.order() if n.op == "concat")
+@pytest.mark.parametrize("order", range(8))
+def test_an_adaptive_layer_norm(order: int) -> None:
+    made = named(graph(steered(order)[0]))
+    assert ops_in(made) == ["ada_layer_norm"]
+    assert FusionReport.scan(made).ada_layer_norm == 1
 
 
-def test_attention_is_not_fused_where_it_may_not_be() -> None:
-    assert "fused_attention_block" not in ops_within(fused(attention(True, False), "cuda")[0])
-    made, decisions = fused(attention(True, False, leak=True), WITH_ATTENTION_BLOCK)
-    assert "fused_attention_block" not in ops_within(made)
-    assert refusals(decisions, "fuse_attention_block") == [reasons.HAS_OTHER_READERS]
+def test_an_adaptive_layer_norm_is_a_kernel_where_norms_are() -> None:
+    for target in FusionTarget:
+        counts = FusionReport.scan(fused(graph(steered(0)[0]), target.value)[0])
+        assert counts.ada_layer_norm == int(Target.of(target).has_kernel("ada_layer_norm"))
+
+
+def test_a_norm_that_is_read_again_or_not_steered_is_none() -> None:
+    y, norm, _ = steered(0)
+    assert "ada_layer_norm" not in ops_within(named(graph(y, norm)))
+    g = Graph("plain")
+    x, shift, scale = inputs(g, x=(2, 3, 8), shift=(2, 1, 8), scale=(2, 1, 8))
+    plain = named(graph(ops.layer_norm(x) * scale + shift))
+    assert "ada_layer_norm" not in ops_within(plain)
+
+
+GATES = {(2, 1, 8): 1, (8,): 1, (1, 3, 1): 1, (2, 3, 8): 0, (): 0}
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("order", range(4))
+def test_a_gated_residual(gate: tuple[int, ...], order: int) -> None:
+    g = Graph("gated")
+    x, z, r = inputs(g, x=(2, 3, 8), z=gate, r=(2, 3, 8))
+    product = ops.mul(*[x, z][:: 1 - 2 * (order & 1)])
+    made = named(graph(ops.add(*[product, r][:: 1 - (order & 2)])))
+    assert FusionReport.scan(made).gated_residual == GATES[gate]
+
+
+def test_what_is_no_gated_residual() -> None:
+    g = Graph("others")
+    x, z, r = inputs(g, x=(2, 3, 8), z=(2, 1, 8), r=(2, 1, 8))
+    (b,) = params(g, b=(2, 3, 8))
+    h = g.input("h", Shape((2, 3, 8), "f16"))
+    half = ops.narrow(h, axis=1, start=0, length=1)
+    made = named(graph(x * z + r, x * 2.0 + x, x * z + b, h * half + h))
+    assert "gated_residual" not in ops_within(made)
+
+
+def test_a_block_of_a_diffusion_transformer() -> None:
+    """Both of each are found, and regions take the gated residuals behind products."""
+    y, _, x = steered(0)
+    g = x.graph
+    w1, w2 = params(g, w1=(8, 8), w2=(8, 8))
+    z1, z2 = inputs(g, z1=(2, 1, 8), z2=(2, 1, 8))
+    x = x + z1 * ops.matmul(y, w1)
+    again = ops.layer_norm(x) * (1.0 + g.inputs[2]) + g.inputs[1]
+    made, _ = fused(graph(x + z2 * ops.matmul(again, w2)), "cpu")
+    counts = FusionReport.scan(made)
+    assert (counts.ada_layer_norm, counts.gated_residual) == (2, 2)
+    kernels = [n.op for n in made.order() if not n.is_leaf]
+    assert kernels == ["ada_layer_norm", "region", "ada_layer_norm", "region"]
 
 
 # -- convolution ----------------------------------------------------------------------------------

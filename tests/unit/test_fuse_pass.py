@@ -21,7 +21,6 @@ from rlx.passes.options import DispatchPolicy, FusionOptions
 from tests.unit.fusing import (
     FEW_KERNELS,
     TARGETS,
-    WITH_ATTENTION_BLOCK,
     WITH_REGIONS,
     fuse,
     fused,
@@ -86,16 +85,6 @@ def test_a_transformer_layer_on_cpu_in_full() -> None:
         "input", "rms_norm", "matmul", "narrow", "rope", "narrow", "rope", "narrow", "attention",
         "region", "rms_norm", "matmul", "fused_swiglu", "region",
     ]  # fmt: skip
-
-
-def test_a_transformer_layer_in_full_where_attention_has_its_projections() -> None:
-    made = fuse(layer(), Context.of(WITH_ATTENTION_BLOCK))
-    per_call = Facts.of(made).per_call
-    assert [n.op for n in made.order() if n in per_call] == [
-        "input", "rms_norm", "region", "rms_norm", "matmul", "fused_swiglu", "region",
-    ]  # fmt: skip
-    anchors = [n.attrs["body"].order()[-2].op for n in made.order() if n.op == "region"]
-    assert anchors == ["fused_attention_block", "matmul"]
 
 
 def test_a_transformer_layer_has_no_misses_on_cpu() -> None:

@@ -1,7 +1,12 @@
 """Options: values that are checked once, and hashed whole."""
 
+from dataclasses import fields
+
+import numpy as np
 import pytest
 
+import rlx
+from rlx import ops
 from rlx.core.errors import Error
 from rlx.cost.target import FusionLimits
 from rlx.passes.context import Context
@@ -57,3 +62,48 @@ def test_the_callers_limits_replace_the_targets() -> None:
     assert Context.of("cuda").limits == FusionLimits(32, 16)
     assert Context.of("cuda", FusionOptions(limits=FusionLimits(4))).limits == FusionLimits(4)
     assert Context.of("cpu").limits == FusionLimits()
+
+
+@pytest.mark.parametrize("field", ["force_common", "force_native"])
+@pytest.mark.parametrize(("names", "why"), [
+    ({"matmull"}, "Did you mean matmul"), ({"MatMul"}, "no op 'MatMul'"), ({3}, "Give a string"),
+])  # fmt: skip
+def test_ops_that_a_policy_names_are_of_the_table(field: str, names: set[object], why: str) -> None:
+    with pytest.raises(Error, match=f"{field}.*{why}"):
+        DispatchPolicy(**{field: names})  # pyright: ignore[reportArgumentType]
+
+
+def dynamic() -> rlx.Graph:
+    g = rlx.Graph("dynamic")
+    g.set_outputs([ops.exp(g.input("x", rlx.Shape([rlx.Dim("rows", 1, 64), 4])))])
+    return g
+
+
+@pytest.mark.parametrize(("sizes", "why"), [
+    ({"row": 8}, "no dim 'row'. It has: rows"), ({"rows": 65}, "from 1 to 64"),
+    ({"rows": 0}, "from 1 to 64"),
+])  # fmt: skip
+def test_sizes_are_of_the_models_dims(sizes: dict[str, int], why: str) -> None:
+    with pytest.raises(Error, match=f"dynamic: .*{why}"):
+        rlx.CompilePipeline(options=FusionOptions(sizes=sizes)).compile(dynamic())
+    rlx.CompilePipeline(options=FusionOptions(sizes={"rows": 8})).compile(dynamic())
+
+
+def test_a_phase_is_a_phase() -> None:
+    plan = rlx.CompilePipeline().compile(dynamic()).lir.plan
+    with pytest.raises(Error, match=r"phase is 'steady'. Give a rlx.Phase"):
+        plan.nodes_in_phase("steady")  # pyright: ignore[reportArgumentType]
+    assert plan.nodes_in_phase(rlx.Phase.STEADY_STATE)
+
+
+@pytest.mark.parametrize("value", ["3", 1.5, None, True, -1])
+@pytest.mark.parametrize("field", [f.name for f in fields(rlx.GraphIoProfile)])
+def test_a_profile_counts_in_whole_numbers(field: str, value: object) -> None:
+    with pytest.raises(Error, match=f"GraphIoProfile: {field} is"):
+        rlx.GraphIoProfile(**{field: value})  # pyright: ignore[reportArgumentType]
+    assert getattr(rlx.GraphIoProfile(**{field: np.int64(3)}), field) == 3  # pyright: ignore[reportArgumentType]
+
+
+def test_options_of_a_profile_are_flags() -> None:
+    with pytest.raises(Error, match=r"fft_host_sync is 'no'. Give True or False"):
+        rlx.GraphIoOptions("no")  # pyright: ignore[reportArgumentType]

@@ -21,14 +21,14 @@ from tests.unit.fusing import FEW_KERNELS, LIMITED
 ALL = [Target.of(t) for t in FusionTarget]
 FUSED = [
     "dot_general", "fused_swiglu", "fused_matmul_bias_act", "fused_residual_ln",
-    "fused_residual_rms_norm", "fused_attention_block",
+    "fused_residual_rms_norm", "ada_layer_norm",
 ]  # fmt: skip
 CLAIMS = {
-    "cpu": {*FUSED} - {"fused_attention_block"},  # several kernels there
-    "metal": {*FUSED} - {"fused_attention_block"},
-    "wgpu": {*FUSED} - {"fused_attention_block"},
-    "cuda": {*FUSED} - {"fused_attention_block"},
-    "rocm": {*FUSED} - {"fused_attention_block"},
+    "cpu": {*FUSED},
+    "metal": {*FUSED},
+    "wgpu": {*FUSED},
+    "cuda": {*FUSED},
+    "rocm": {*FUSED},
     "mlx": {*FUSED} & {*mlx_calls.table()},
     "tpu": {*FUSED} & {*tpu_calls.table()},
 }

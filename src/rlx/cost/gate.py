@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlx.core.arguments import instance
 from rlx.core.errors import Error
+from rlx.core.intervals import whole
 from rlx.core.public_calls import public, public_class
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ class GraphIoProfile:
     sync_points: int = 0
     host_output_bytes: int = 0
     device_traffic_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        counts = (
+            self.kernel_launches, self.sync_points, self.host_output_bytes,
+            self.device_traffic_bytes,
+        )  # fmt: skip
+        if not all(type(n) is int and n >= 0 for n in counts):
+            _check_counts(self, least=0)
 
     def host_readback_bytes(self, unified: bool) -> int:
         """What a call moves to the host. Where memory is not shared, a quarter of the device's
@@ -49,6 +58,9 @@ class FusionBenefit:
     sync_points_saved: int = 0
     host_readback_bytes_saved: int = 0
     device_traffic_bytes_saved: int = 0
+
+    def __post_init__(self) -> None:
+        _check_counts(self, least=None)
 
     def score_ns(
         self,
@@ -160,6 +172,18 @@ class IoFusionGate:
     def should_fuse(self, before: GraphIoProfile, after: GraphIoProfile) -> bool:
         """Does going from `before` to `after` gain at least `min_gain_ns`?"""
         return self.score_ns(fusion_benefit(before, after)) >= self.min_gain_ns
+
+
+def _check_counts(counts: GraphIoProfile | FusionBenefit, least: int | None) -> None:
+    """Are all fields whole numbers, and not below `least`?"""
+    for field in fields(counts):
+        value = getattr(counts, field.name)
+        number = whole(value)
+        if number is None or (least is not None and number < least):
+            expected = "a whole number" if least is None else f"a whole number from {least}"
+            name = type(counts).__name__
+            raise Error(f"{name}: {field.name} is {value!r}. Give {expected}.")
+        object.__setattr__(counts, field.name, number)
 
 
 def _check_number(name: str, value: object, what: str, holds: Callable[[float], bool]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlx.core.arguments import FLAG
 from rlx.core.errors import Error
 from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
@@ -32,6 +33,9 @@ class GraphIoOptions:
 
     fft_host_sync: bool = False
     """Does every op that holds an FFT wait for the host?"""
+
+    def __post_init__(self) -> None:
+        FLAG.check("GraphIoOptions: fft_host_sync", self.fft_host_sync)
 
 
 class HasTerms(Protocol):

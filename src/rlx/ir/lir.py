@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rlx.core.arguments import instance
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import is_capacity
@@ -176,6 +177,7 @@ class BufferPlan:
 
     def nodes_in_phase(self, phase: Phase) -> tuple[Node, ...]:
         """Leaves, views and kernels of a phase, inputs before users."""
+        instance(Phase).check("phase", phase)
         return tuple(node for node, its in self.phases.items() if its is phase)
 
     def is_view(self, node: Node) -> bool:

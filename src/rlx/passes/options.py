@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from rlx.core.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
-from rlx.core.errors import Error, UnsupportedError
+from rlx.core.dim import Dim
+from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.public_calls import public_class
 from rlx.cost.target import FusionLimits
+from rlx.ops.op import lookup
 
 DispatchMode = Literal["prefer_native", "force_common", "force_native"]
 Preference = Literal["native", "common", "claim"]
@@ -55,7 +57,12 @@ def _op_names(what: str, given: Collection[str]) -> frozenset[str]:
     if isinstance(given, str):
         raise Error(f"DispatchPolicy: {what} is the string {given!r}. Give a set of op names.")
     SEVERAL.check(f"DispatchPolicy: {what}", given)
-    return frozenset(given)
+    for name in given:
+        TEXT.check(f"DispatchPolicy: {what} has an element that", name)
+    try:
+        return frozenset(lookup(name).name for name in given)
+    except GraphError as error:
+        raise Error(f"DispatchPolicy: {what}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,25 @@ class FusionOptions:
                 f"{name}: one_of={list(self.one_of)} would drop an output, but {why}. Leave it "
                 "out, or compile a graph: rlx.Graph, rlx.trace."
             )
+
+    def require_dims(self, name: str, dims: Iterable[Dim]) -> None:
+        """Refuse sizes of dims that a model does not have, or that its dims cannot take."""
+        known = {str(d): d for d in dims}
+        for key, size in self.sizes.items():
+            dim = known.get(key)
+            if dim is None:
+                listed = ", ".join(known) or "none"
+                raise Error(f"{name}: sizes names no dim {key!r}. It has: {listed}.")
+            if size < (dim.min or 0) or (dim.max is not None and size > dim.max):
+                most = "any size" if dim.max is None else dim.max
+                raise Error(
+                    f"{name}: sizes[{key!r}] is {size}. The dim goes from {dim.min or 0} to {most}."
+                )
+
+    def with_dims(self, dims: Iterable[str]) -> FusionOptions:
+        """The options for a part of a model, or for a call's sizes: which has some of its dims."""
+        known = {*dims}
+        return replace(self, sizes={k: v for k, v in self.sizes.items() if k in known})
 
     def text(self) -> str:
         """Every option in one canonical line: what keys and fingerprints hash."""

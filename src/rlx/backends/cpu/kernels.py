@@ -115,8 +115,8 @@ PRIMITIVES = (
 
 LOOP = _row(
     "squeeze expand_dims narrow pad tile flip embedding softmax log_softmax layer_norm rms_norm "
-    "group_norm batch_norm rope fused_residual_ln fused_residual_rms_norm elementwise_region "
-    "region block_quantize",
+    "ada_layer_norm group_norm batch_norm rope fused_residual_ln fused_residual_rms_norm "
+    "elementwise_region region block_quantize",
     "schedule.loop:loop_schedule",
 )
 GEMM = _row(

@@ -14,6 +14,7 @@ LOOPS = frozenset(
     {
         *("squeeze", "expand_dims", "narrow", "pad", "tile", "flip", "embedding", "softmax"),
         *("log_softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "rope"),
+        "ada_layer_norm",
         *("fused_residual_ln", "fused_residual_rms_norm", "elementwise_region", "region"),
         *("block_quantize", "block_dequantize", "gguf_dequantize"),
     }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlx.core.dim import symbols_of
 from rlx.core.errors import Error, OpenSizesError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
@@ -80,6 +81,8 @@ class ModelVariants(Variants):
     ) -> None:
         if options is not None:
             options.require_all_outputs(model.name, "it is several programs, all of one interface")
+            shapes = model.declared.values() if options.sizes else ()
+            options.require_dims(model.name, symbols_of(d for s in shapes if s for d in s.dims))
         self.model, self._session, self._options = model, session, options
         self.name, self.backend = model.name, session.backend
         self._params = dict(params or {})
@@ -265,8 +268,9 @@ class ModelVariants(Variants):
         named = {n.attrs["name"] for n in graph.params}
         own = {k: v for k, v in read.params.items() if k in named}
         before = (*self.model.decisions, *(s.decision for s in read.steps if self.model.is_static))
+        options = self._options and self._options.with_dims(map(str, graph.dynamic_symbols))
         return self._session.executable(
-            graph, own, options=self._options, before=before,
+            graph, own, options=options, before=before,
             params={k: v for k, v in self._params.items() if k in named},
         )  # fmt: skip
 

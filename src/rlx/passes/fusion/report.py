@@ -22,7 +22,8 @@ COUNTED = (
     "fused_swiglu",
     "fused_residual_ln",
     "fused_residual_rms_norm",
-    "fused_attention_block",
+    "ada_layer_norm",
+    "gated_residual",
     "fused_conv_bias_act",
     "elementwise_region",
     "region",
@@ -60,7 +61,8 @@ class FusionReport:
     fused_swiglu: int = 0
     fused_residual_ln: int = 0
     fused_residual_rms_norm: int = 0
-    fused_attention_block: int = 0
+    ada_layer_norm: int = 0
+    gated_residual: int = 0
     fused_conv_bias_act: int = 0
     elementwise_region: int = 0
     region: int = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rlx.passes.fusion.patterns.attention import fuse_attention_block
 from rlx.passes.fusion.patterns.common import Pattern
 from rlx.passes.fusion.patterns.conv import fuse_conv_bias_act
+from rlx.passes.fusion.patterns.gate import fuse_gated_residual
 from rlx.passes.fusion.patterns.norm import (
+    fuse_ada_layer_norm,
     fuse_residual_ln,
     fuse_residual_rms_norm,
     fuse_rms_norm_reshape,
@@ -15,7 +16,7 @@ from rlx.passes.fusion.patterns.swiglu import fuse_swiglu, fuse_swiglu_dual_matm
 
 PATTERNS: tuple[Pattern, ...] = (
     fuse_matmul_bias_act,
-    fuse_attention_block,
+    fuse_ada_layer_norm,
     fuse_residual_ln,
     fuse_residual_rms_norm,
     fuse_rms_norm_reshape,
@@ -23,4 +24,5 @@ PATTERNS: tuple[Pattern, ...] = (
     fuse_shared_input_matmul,
     fuse_swiglu,
     fuse_conv_bias_act,
+    fuse_gated_residual,
 )
