@@ -155,6 +155,24 @@ def test_what_a_step_needs_is_given_at_the_end_where_that_was_asked(name: str) -
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+def test_results_of_one_kernel_are_of_one_phase(name: str) -> None:
+    """One is an output of the step, the other is read at the end, twice; of what were two kernels
+    before rules made them equal."""
+    g = rlx.Graph("results")
+    x, total = g.input("x", [8]), g.state("total", [8])
+    new = g.assign(total, ops.add(total, x))
+    values, places = g.top_k(ops.mul(new, 1.0), k=4)[0], g.top_k(new, k=4)[1]
+    ends = {"places": ops.cast(places, to=rlx.DType.I32), "squares": ops.mul(places, places)}
+    g.set_outputs({"values": values, **ends})
+    session = session_of(name, g, list(ends))
+    x0 = np.arange(8, dtype=np.float32)
+    for count in (1, 2):
+        np.testing.assert_array_equal(session.step(x0), count * x0[:3:-1])
+    for _ in range(2):
+        same(session.finish(), ([7, 6, 5, 4], [49, 36, 25, 16]))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
 def test_the_end_reads_the_states_that_steps_have_written(name: str) -> None:
     """A reduction over all time: no step computes it. What it reads of before is of the step."""
     g = rlx.Graph("history")

@@ -69,6 +69,7 @@ def demanded_phases(graph: Graph, at_end: Collection[str]) -> dict[Node, Phase]:
     step needs it."""
     order = graph.order()
     varies, needed = _varying(order), set(topological(step_roots(graph, at_end)))
+    needed |= {n for n in order if n.op == "item" and n.inputs[0] in needed}
     return {
         n: Phase.PROLOGUE if n.is_leaf or n not in varies
         else Phase.STEADY_STATE if n in needed else Phase.EPILOGUE
@@ -126,7 +127,8 @@ def _phase(node: Node, varies: bool, in_tail: bool, phases: dict[Node, Phase]) -
 
 
 def _is_origin(node: Node) -> bool:
-    return node.is_late or node.decl.is_epilogue
+    """An item is there when its kernel has run, whoever reads it."""
+    return node.op != "item" and (node.is_late or node.decl.is_epilogue)
 
 
 def _follows_epilogue(node: Node, phases: dict[Node, Phase]) -> bool:

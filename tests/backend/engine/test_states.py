@@ -129,8 +129,9 @@ def test_later_calls_change_nothing_that_the_caller_has(
     assert states_of(session) == states_of(wanted)
 
 
-def test_random_graphs_with_states() -> None:
-    grown = grow_states(1)
+@pytest.mark.parametrize("number", [1, 18])
+def test_random_graphs_with_states(number: int) -> None:
+    grown = grow_states(number)
     session = opened(NumpyBackend(), grown, ends_of(grown.graph))
     assert judge_calls("numpy", grown, session) == []
     assert judge_phases("numpy", grown, session) == []

@@ -146,6 +146,8 @@ def _check_phases(facts: Facts) -> Iterator[Finding]:
             yield finding(Fault.PHASE_VIOLATION, node, "is a leaf, but not PROLOGUE")
         elif any(phases.get(i, Phase.PROLOGUE) > phases[node] for i in node.inputs):
             yield finding(Fault.PHASE_VIOLATION, node, "is in an earlier phase than an operand")
+        elif node.op == "item" and phases.get(node.inputs[0]) is not phases[node]:
+            yield finding(Fault.PHASE_VIOLATION, node, "is in a later phase than its kernel")
     before = Phase.PROLOGUE
     for kernel in facts.plan.schedule:
         if phases.get(kernel, before) < before:
