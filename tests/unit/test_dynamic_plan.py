@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlx.core.dim import Dim, DimLike, dim_max, evaluate
+import rlx
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, evaluate
 from rlx.core.errors import GraphError
 from rlx.core.shape import DimBinding, Shape
 from rlx.cost.target import Target
@@ -17,6 +20,7 @@ from rlx.plan.check.checker import check
 from rlx.plan.dynamic import FormulaSpan, place_formulas
 from rlx.plan.planner import plan_module
 from rlx.plan.size_proofs import greatest, is_multiple, proves_le, round_up
+from tests.effort import tries
 
 CPU = Target.of("cpu")
 N, M = Dim("n", 1, 4096), Dim("m")
@@ -267,3 +271,40 @@ def test_without_a_proof_no_memory_is_shared(monkeypatch: pytest.MonkeyPatch) ->
     placed = place_formulas(spans, {"n": 128, "m": 128})
     assert placed.offsets == (0, 64 * N, 64 * N + 128 * M)
     assert placed.total == 128 * N + 128 * M
+
+
+def bounds(rng: random.Random, d: DimLike, n: rlx.Dim) -> tuple[DimLike, DimLike, int]:
+    choices: list[DimLike] = [0, 1, 3, -1, -2, d, n, n // 2, n // 3, dim_min(n, 3), 100, -100]
+    return rng.choice(choices), rng.choice(choices), rng.choice((1, 1, 2, 3, -1, -2))
+
+
+@pytest.mark.parametrize(
+    ("low", "most", "divisor", "stop", "step"), [(1, 9, 3, -1, 1), (0, None, 2, N, 3)]
+)
+def test_sizes_are_not_negative_where_no_proof_says_so(
+    low: int, most: int | None, divisor: int, stop: DimLike, step: int
+) -> None:
+    """n - n // 3 - 1 from 1 on."""
+    n = rlx.Dim("n", low, most)
+    g = rlx.Graph("sliced")
+    x = g.input("x", rlx.Shape([n]))
+    end = n if isinstance(stop, Dim) else stop
+    y = g.slice(x, starts=(n // divisor,), stops=(end,), steps=(step,))
+    g.set_outputs([g.relu(y), x])
+    rlx.compile(g, "reference", like="cuda")
+
+
+@pytest.mark.parametrize("like", ["cuda", None])
+def test_whatever_is_sliced_has_a_sound_plan(like: str | None) -> None:
+    rng = random.Random(3)
+    for _ in range(tries(20, 2000)):
+        n = rlx.Dim("n", rng.choice([0, 1, 3]), rng.choice([None, 9]))
+        g = rlx.Graph("sliced")
+        x = g.input("x", rlx.Shape([n, n][: rng.randint(1, 2)]))
+        try:
+            starts, stops, steps = zip(*(bounds(rng, d, n) for d in x.shape.dims), strict=True)
+            y = g.slice(x, starts=starts, stops=stops, steps=steps)
+            g.set_outputs([g.relu(y) if rng.random() < 0.5 else y, x][: rng.randint(1, 2)])
+        except GraphError:
+            continue
+        rlx.compile(g, "reference", like=like)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rlx.core.dim import Dim, DimLike, evaluate
+from rlx.core.dim import Dim, DimLike, dim_max, evaluate
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.extent import ceiling
 from rlx.core.representative import representative
@@ -126,7 +126,8 @@ class _Draft:
         )
 
     def _size(self, node: Node) -> DimLike:
-        return round_up(ceiling(node.shape.size_bytes), self.alignment)
+        """Not negative as it is written: that n - n // 3 - 1 is not, is not proved of every sum."""
+        return dim_max(0, round_up(ceiling(node.shape.size_bytes), self.alignment))
 
     def _owners(self) -> list[Node]:
         """Every node with bytes of its own."""

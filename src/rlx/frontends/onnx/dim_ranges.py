@@ -52,8 +52,13 @@ def equal_for(error: BaseException) -> tuple[str, DimLike] | None:
     named = [d for d in symbols_of([left, right]) if not d.is_measured]
     pairs = ((other.name, one) for one, other in itertools.combinations(named, 2))
     for name, size in itertools.chain(_solutions(left - right, MAX_CASES), pairs):
+        is_other = all(d.name != name for d in symbols_of([size]))
         sizes = {name: size}
-        if substitute(left, sizes) == substitute(right, sizes) and provably_le(0, size):
+        if (
+            is_other
+            and substitute(left, sizes) == substitute(right, sizes)
+            and provably_le(0, size)
+        ):
             return name, size
     return None
 
@@ -97,6 +102,14 @@ def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, S
     if may_repeat and (found is None or found.high == 0):
         found = _sizes_where(bounds, broadcast)
     return None if found is None else (name, found)
+
+
+def require_some(dim: DimLike, what: str) -> None:
+    """A dim is not 0 in calls of this program: named dims get ranges in which it is not; a sum of
+    several is left as it is."""
+    atoms = dim.terms[0][0] if isinstance(dim, Dim) and len(dim.terms) == 1 else ()
+    for each in [of_symbol(a) for a in atoms if isinstance(a, Symbol)] if len(atoms) > 1 else [dim]:
+        require(1, each, what)
 
 
 def _sizes_where(bounds: Interval, fits: Callable[[int], bool]) -> SizeRange | None:

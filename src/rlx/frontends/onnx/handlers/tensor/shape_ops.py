@@ -14,7 +14,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.extent import is_measured
 from rlx.frontends.onnx.data_dependent_sizes import element, reshaped, scalar_size
-from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.onnx.dim_ranges import require, require_some
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.id_tensors import in_codes
 from rlx.frontends.onnx.node_call import Call, NeedsShape
@@ -80,6 +80,9 @@ def reshape(call: Call) -> Value:
     given = list(call.shape(0).dims)
     if not call.attr("allowzero", 0):
         sizes = [given[i] if d == 0 else d for i, d in enumerate(sizes)]
+        for size, before in zip(sizes, given):
+            if size != before:  # where it is 0, it stands for the size before
+                require_some(size, f"{call.label}: a computed dim")
     if isinstance(value, Sizes):
         return Sizes(value.dims, tuple(_resolved(sizes, len(value.dims))), value.dtype)
     try:
