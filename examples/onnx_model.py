@@ -23,7 +23,8 @@ def write_classifier(path: Path) -> None:
         helper.make_node("Softmax", ["logits"], ["classes"], axis=-1),
     ]
     graph = helper.make_graph(nodes, "classifier", [features], [classes], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    opset = helper.make_opsetid("", 21)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -36,7 +37,24 @@ def test_code_of_documents_runs(
     path = tmp_path / "snippet.py"
     path.write_text(PROGRAMS[where])
     monkeypatch.chdir(tmp_path)
+    models: list[onnx.ModelProto] = []
+
+    def made(*args: Any, _make: Any = helper.make_model, **how: Any) -> onnx.ModelProto:
+        models.append(_make(*args, **how))
+        return models[-1]
+
+    monkeypatch.setattr(helper, "make_model", made)
     runpy.run_path(str(path))
+    for model in models:
+        assert model.ir_version <= helper.find_min_ir_version_for(model.opset_import)
+
+
+def test_models_that_documents_write_are_for_all_runtimes() -> None:
+    """A file of the newest IR version is one that onnxruntime cannot read yet."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    calls = [c for p in pages for c in re.findall(r"make_model\(.*?\)\n", p.read_text(), re.S)]
+    assert len(calls) >= 4
+    assert all("ir_version=" in call for call in calls)
 
 
 @pytest.mark.parametrize("where", COMMANDS)

@@ -104,3 +104,41 @@ def test_the_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["step"] is None
     assert main(["explain", str(path), "--dim", "seq=2", "--depth", "9"]) != 0
     assert "--depth: this is no step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["cuda", "rocm", "metal", "wgpu", "mlx", "tpu"])
+def test_a_step_is_explained_without_the_device(
+    target: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As models of tensors are; the depth is what the model's context has room for."""
+    assert main(["explain", str(path), "-t", target]) == 0
+    head = capsys.readouterr().out
+    assert head.startswith(f"tiny on {target}: ")
+    assert f"step: 1 token of 1 sequence behind {files.CONTEXT - 1}" in head
+    assert main(["explain", str(path), "-t", target, "--depth", str(files.CONTEXT)]) == 1
+    assert "more than the context" in capsys.readouterr().err
+
+
+def test_a_file_of_another_kind_is_named_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not as a damaged file of language models."""
+    for name, hint in (
+        ("model.onnx", "rlx run"), ("model.pt2", "rlx run"), ("model.safetensors", "give their fo"),
+        ("model.bin", "save the model as safetensors"), ("model.txt", "Give one of them"),
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.write_bytes(b"\x08\x0a another kind")
+        for arguments in (
+            ["chat", str(path)], ["quantize", str(path), str(tmp_path / "out.gguf"), "Q8_0"],
+            ["lm-bench", str(path)],
+        ):  # fmt: skip
+            assert main(arguments) == 1
+            told = capsys.readouterr().err
+            assert "no language model that rlx knows" in told
+            assert hint in told
+        with pytest.raises(rlx.UnsupportedError, match="no language model that rlx knows"):
+            rlx.lm.load(path)
+    (tmp_path / "model.gguf").write_bytes(b"another kind")
+    with pytest.raises(rlx.Error, match="damaged: it does not begin with GGUF"):
+        rlx.lm.load(tmp_path / "model.gguf")

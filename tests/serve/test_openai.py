@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlx.lm.sampling_defaults import FILTERED, SERVED
 from tests.serve.serving import MODEL, Running, serving
 
 openai: Any = pytest.importorskip("openai", reason="the package openai is not installed")
@@ -59,7 +60,9 @@ def test_samples_seeds_and_stops(server: Running, client: Any) -> None:
     how: dict[str, Any] = {**GREEDY, "temperature": 1.5, "seed": 4}
     made = client.chat.completions.create(messages=HELLO, n=3, **how)
     texts = [c.message.content for c in made.choices]
-    assert texts == [expected(server, temperature=1.5, seed=4 + i).text for i in range(3)]
+    assert texts == [
+        expected(server, temperature=1.5, seed=4 + i, **FILTERED).text for i in range(3)
+    ]
     assert [c.index for c in made.choices] == [0, 1, 2]
     whole = texts[0] or ""
     stop = next(c for c in whole[2:] if c.isalpha())
@@ -148,9 +151,24 @@ def test_tools(client: Any, choice: Any) -> None:
     assert after.choices[0].finish_reason == "length"
 
 
+def test_requests_that_do_not_say_are_filtered(server: Running, client: Any) -> None:
+    """The file states no way to draw; one that does is how a server draws."""
+    made = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=12, seed=9)
+    alone = expected(server, seed=9, **SERVED)
+    assert made.choices[0].message.content == alone.text
+    server.lm.stated_sampling = {"temperature": 0.0}
+    try:
+        made = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=12)
+        assert made.choices[0].message.content == expected(server).text
+    finally:
+        server.lm.stated_sampling = {}
+
+
 def test_models_and_tokens(server: Running, client: Any) -> None:
     assert [m.id for m in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).id == MODEL
+    described: Any = client.get(f"{server.address}/v1/models/{MODEL}", cast_to=object)
+    assert SERVED.items() <= described["default_sampling"].items()
     found: Any = client.post(
         f"{server.address}/tokenize", body={"content": "hello"}, cast_to=object
     )

@@ -31,11 +31,24 @@ def verb(
         int | None, typer.Option(help="Tokens of the conversation at most. (default: 4096)", min=16)
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 512,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw among so many; 0: all.", min=0)] = 40,
-    top_p: Annotated[float, typer.Option(help="Draw among the likeliest of this mass.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Leave out what is less likely, relative to the "
-                                              "likeliest.")] = 0.05,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 takes the likeliest token. (default: the model's own, else 0)", min=0),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Draw among so many; 0: all. (default: the model's own, else 40)", min=0),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw among the likeliest of this mass. (default: the model's own, else "
+                          "0.95)"),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Leave out what is less likely, relative to the likeliest. (default: the "
+                          "model's own, else 0.05)"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of draws.", min=0)] = 0,
     system: Annotated[str, typer.Option(help="Instructions to begin with.")] = "",
     precision: Activations = "int16",
@@ -47,14 +60,15 @@ def verb(
     Ctrl-C ends an answer. The exit status is 1 if a question of a pipe got no answer.
     """
     from rlx import lm
+    from rlx.lm.sampling_defaults import FILTERED
 
-    sampling: dict[str, Any] = {
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed,
-    }  # fmt: skip
+    named = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampling: dict[str, Any] = {k: v for k, v in named.items() if v is not None} | {"seed": seed}
     lm.Sampling(**sampling)  # what is wrong is known before the model is read
     with reading():
         made = lm.load(model, threads=threads, context=context, precision=precision, kv=kv)
-    return _Conversation(made, {"max_tokens": max_tokens, **sampling}, system).run()
+    how = {"max_tokens": max_tokens, "temperature": 0.0, **FILTERED, **made.stated_sampling}
+    return _Conversation(made, {**how, **sampling}, system).run()
 
 
 @dataclass(slots=True)
@@ -72,13 +86,21 @@ class _Conversation:
     def run(self) -> int:
         is_person = sys.stdin.isatty()
         if is_person:
-            print(f"{self.lm.name}. /help lists commands.")
+            print(f"{self.lm.name}, {self._drawn()}. /help lists commands.")
         self._begin()
         for line in _lines(is_person):
             if line == "/quit":
                 break
             self._commanded(line) if line.startswith("/") else self._asked(line)
         return int(not is_person and not self.is_answered)
+
+    def _drawn(self) -> str:
+        """How tokens are chosen."""
+        from rlx.lm.sampling_defaults import sampling_text
+
+        if not self.how["temperature"]:
+            return "the likeliest tokens"
+        return sampling_text(self.how)
 
     def _begin(self) -> None:
         self.messages = [{"role": "system", "content": self.system}] if self.system else []

@@ -66,7 +66,7 @@ Batch = Annotated[
 Depth = Annotated[
     int | None, typer.Option("--depth", min=0, help="Tokens cached before a step. (default: 512)")
 ]
-SECONDS, MOST, STEP = 1.0, 40, (1, 1, 512)
+SECONDS, MOST, TOKENS, BATCH, DEPTH = 1.0, 40, 1, 1, 512
 EXAMPLE = "rlx explain model.onnx --measure --html report.html"
 
 
@@ -115,7 +115,7 @@ def verb(
     of_step = {"--tokens": tokens, "--batch": batch, "--depth": depth, "--kv": kv}
     _refuse_idle(is_step, is_measured, is_timed, {"--most": most, "--seconds": seconds, **of_step})
     if is_step:
-        step = tuple(d if n is None else n for n, d in zip((tokens, batch, depth), STEP))
+        step = tokens or TOKENS, batch or BATCH, depth
         report, plan, trace = _step(
             (model, target, threads, kv), step, (is_timed, bool(html), seconds or SECONDS)
         )
@@ -189,27 +189,40 @@ def _times_kernels(target: str) -> bool:
 
 def _is_step(model: str, target: str) -> bool:
     """Is it a language model, on a target that holds its caches?"""
-    from rlx.backends.registry import has_backend
+    from rlx.backends.registry import has_backend, target_of
     from rlx.frontends.gguf.source import is_language_model_file
-    from rlx.runtime.session import Session
 
-    is_here = has_backend(target.partition(":")[0])
-    return is_here and is_language_model_file(Path(model)) and Session(target).target.holds_state
+    name = target.partition(":")[0]
+    return is_language_model_file(Path(model)) and has_backend(name) and target_of(name).holds_state
 
 
 def _step(
     asked: tuple[str, str, int | None, str | None],
-    step: tuple[int, ...],
+    step: tuple[int, int, int | None],
     how: tuple[bool, bool, float],
 ) -> tuple[Report, BufferPlan, Trace | None]:
-    """The report of a decoder's step; measured where that is asked for, or a page shows it."""
+    """The report of a decoder's step; measured where that is asked for, or a page shows it. What is
+    not timed needs no device."""
     from rlx import lm
-    from rlx.lm.model import DEFAULT_CONTEXT
+    from rlx.backends.registry import find_backend, target_of
+    from rlx.frontends.gguf.architecture import architecture_of
+    from rlx.frontends.gguf.source import language_model_file
+    from rlx.lm.model import DEFAULT_CONTEXT, kv_format
+    from rlx.lm.step_report import planned_step
 
     (model, target, threads, kv), (is_timed, has_page, seconds) = asked, how
     tokens, batch, depth = step
-    context = tokens + depth if tokens + depth > DEFAULT_CONTEXT else None
-    made = lm.load(model, target=target, threads=threads, context=context, slots=1, kv=kv)
+    most = architecture_of(language_model_file(Path(model))).context
+    depth = max(0, min(DEPTH, most - tokens)) if depth is None else depth
+    context = max(tokens + depth, min(DEFAULT_CONTEXT, most))
+    name = target.partition(":")[0]
+    if not is_timed and name != "cpu" and find_backend(name).missing() is not None:
+        whole, cached = (tokens, batch, depth), kv_format(kv)
+        return *planned_step(Path(model), target_of(name), whole, context, cached), None
+    made = lm.load(
+        model, target=target, threads=threads, slots=1, kv=kv,
+        context=context if context > DEFAULT_CONTEXT else None,
+    )  # fmt: skip
     reports = made.step_reports(tokens, batch, depth)
     report = reports.measured(seconds) if is_timed else reports.planned()
     return report, made.executable.lir.plan, reports.trace() if has_page and is_timed else None

@@ -34,16 +34,17 @@ def runner_of(target: str, backend: Backend | None = None) -> Runner:
     that cannot run and models are not refused."""
     own = backend or _found(target)
     if own is None:
-        return Runner("nothing", why=f"target {target!r} is not installed", is_target=False)
+        return Runner("nothing", why=f"nothing runs it here: target {target!r} is not installed")
     if backend is not None or own.has_devices:
         return own.runner()
     never = own.why_never_here()
     missing = Missing(never) if never else own.missing()
     if missing is None:
         return own.runner()
-    name = "NumPy" if own.is_default else "nothing"
-    then = f": {missing.command}" if missing.command else ""
-    return Runner(name, why=f"{missing.reason}{then}", is_target=False)
+    why = f"{missing.reason}{f': {missing.command}' if missing.command else ''}"
+    if own.is_default:
+        return Runner("NumPy", why=why, is_target=False)
+    return Runner("nothing", why=f"nothing runs it here: {why}")
 
 
 def machine_of(runner: Runner) -> dict[str, Any]:

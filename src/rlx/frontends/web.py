@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlx.backends.web.export import Exported
     from rlx.backends.web.weights import WeightsFile
     from rlx.cost.target import Target
+    from rlx.frontends.files import Source
     from rlx.frontends.onnx.model import Model, Read
     from rlx.ir.bundle import Bundle
     from rlx.ir.hir import HirModule
@@ -45,7 +46,7 @@ _SOME = Kind(
     inputs=NONE | MAPPING,
 )
 def export_web(
-    model: Bundle | Graph | MirModule | HirModule,
+    model: Source | Bundle | Graph | MirModule | HirModule,
     folder: str | os.PathLike[str],
     *,
     params: Mapping[str, Any] | None = None,
@@ -56,7 +57,7 @@ def export_web(
 ) -> Exported:
     """Write a folder that a page loads with `import { load } from "./rlx.js"`: kernels in WGSL for
     WebGPU, a program in WebAssembly for where there is none, the weights, the runtime and a page
-    that times the model.
+    that times the model. `model` is a path, or what else `rlx.load` takes or gives.
 
     `params` are weights that the model does not bring, or others. The sizes of `options` are those
     that the page is prepared for when it loads; it runs at all others, too. With `has_f16` kernels
@@ -123,11 +124,14 @@ def web_backends(*, has_f16: bool = False) -> Mapping[str, GpuBackend]:
 
 def _parts(model: Any, inputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Array]]:
     """What is compiled, and the weights that come with it."""
+    from rlx.frontends.files import SOURCE, load
     from rlx.frontends.onnx.model import Model
     from rlx.ir.bundle import Bundle
     from rlx.ir.lir import LirModule
     from rlx.runtime.executable import Executable
 
+    if isinstance(model, str) or (not isinstance(model, Bundle) and SOURCE.accepts(model)):
+        model = load(model)
     if isinstance(model, Model):
         return plain_parts(_read(model, inputs), model.name)
     if isinstance(model, Bundle):

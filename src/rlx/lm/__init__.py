@@ -8,7 +8,7 @@ decoder.py          the compiled decoder with the caches of its slots
 prefix_cache.py     what slots hold, and what a new prompt takes over
 engine.py           continuous batching: admission, prompts in chunks, steps of all sequences
 generation.py       one answer in the making
-sampling.py         choosing the next token
+sampling.py         choosing the next token; sampling_defaults.py: as a file states it
 constraint.py       answers of a given form: JSON schemas, regular expressions, grammars
 embedding.py        vectors of texts
 drafting.py         speculative decoding: prompt lookup, draft models

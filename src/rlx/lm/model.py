@@ -41,6 +41,7 @@ from rlx.lm.embedding import Embedder
 from rlx.lm.engine import Engine
 from rlx.lm.generation import Generation, Piece, Request
 from rlx.lm.sampling import Sampling, log_probabilities
+from rlx.lm.sampling_defaults import stated_sampling
 from rlx.lm.template import Message, Template
 from rlx.lm.tokenizer import Tokenizer, tokenizer_of
 from rlx.ops.op import Array
@@ -91,8 +92,12 @@ class LanguageModel:
         context: int,
         embedder: Embedder,
         drafter: Drafter | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, self.context = model.name, context
+        self.stated_sampling: Mapping[str, Any] = dict(sampling or {})
+        """How its authors draw, as its file states it: fields of `Sampling`, for requests that
+        state others or none."""
         self.tokenizer = tokenizer
         self.executable, self.decoder = decoder.executable, decoder
         self._embedder = embedder
@@ -153,7 +158,9 @@ class LanguageModel:
         ignore_end: bool = False,
         **how: Any,
     ) -> Request:
-        """What is asked for, checked. `how` are the fields of `Sampling`, if that is not given.
+        """What is asked for, checked. `how` are the fields of `Sampling`, if that is not given;
+        those that are left out are as the file states them (`stated_sampling`), or as `Sampling`
+        has them: the likeliest token.
         `logprobs` asks for log-probabilities, and for so many of the likeliest tokens. `schema`,
         `regex` or `grammar` is the form of the answer: a JSON schema, a regular expression, a
         grammar in Lark's notation. At the end of the context `context_shift` forgets the middle;
@@ -165,7 +172,7 @@ class LanguageModel:
         if logprobs is not None and logprobs < 0:
             raise Error(f"logprobs is {logprobs}: at least 0.")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        sampling = sampling or _sampling(how)
+        sampling = sampling or _sampling({**self.stated_sampling, **how})
         if sampling.logit_bias:
             self._require_tokens(sampling.logit_bias)
         return Request(
@@ -281,7 +288,13 @@ class LanguageModel:
 
 
 @takes(
-    path=PATH, context=NONE | COUNT, slots=COUNT, draft=NONE | PATH, precision=TEXT, kv=NONE | TEXT
+    path=PATH,
+    context=NONE | COUNT,
+    slots=COUNT,
+    draft=NONE | PATH,
+    precision=TEXT,
+    kv=NONE | TEXT,
+    sampling=NONE | instance(Sampling),
 )
 def load(
     path: str | os.PathLike[str],
@@ -294,6 +307,7 @@ def load(
     threads: int | None = None,
     target: str | None = None,
     cache: Any = None,
+    sampling: Sampling | None = None,
 ) -> LanguageModel:
     """The language model of a `.gguf` file, compiled. `context` is how many tokens a prompt and its
     answer have at most: 4096, or fewer if the model was trained on fewer; `slots` how many answers
@@ -305,14 +319,16 @@ def load(
     are multiplied with. `kv` is what keys and values are cached in, where the target has sessions:
     "f16", "bf16", "f32", as "exact" and "int16" have it, for f16 is off by as much as the latter,
     or "q8_0", int8 with a scale for each 32 elements, in half of f16's memory. `threads`, `target`
-    and `cache` are as `rlx.compile` has them. What is not in the cache is compiled in a child
+    and `cache` are as `rlx.compile` has them. `sampling` is how tokens are drawn for requests that
+    do not say, instead of as the file states it. What is not in the cache is compiled in a child
     process, so that memory is the same whether it was compiled or found."""
     session = ChildSession(target, threads=threads, cache=cache)
     executable = partial(session.compile, precision=_precision(precision, target))
     caches: CacheKind = "session" if session.target.holds_state else "arguments"
-    opened = partial(load_gguf, caches=caches, cached=_kv_format(kv, precision))
+    opened = partial(load_gguf, caches=caches, cached=kv_format(kv, precision))
     with session.expecting(Path(path).stem):
         model = opened(Path(path), context, at_most=DEFAULT_CONTEXT)
+        stated = stated_sampling(model.file) if sampling is None else dataclasses.asdict(sampling)
         tokenizer = tokenizer_of(model.file)
         session.meanwhile = partial(_preload, tokenizer)
         decoder = _decoder(model, executable, slots)
@@ -320,7 +336,7 @@ def load(
     drafter = None if draft is None else _drafter(draft, model, opened, compiled)
     embedder = Embedder(model, executable)
     return_freed_memory()
-    return LanguageModel(model, tokenizer, decoder, model.context, embedder, drafter)
+    return LanguageModel(model, tokenizer, decoder, model.context, embedder, drafter, stated)
 
 
 def _are_all(values: Any, accepts: Callable[[Any], bool]) -> bool:
@@ -361,7 +377,8 @@ def _decoder(model: GgufModel, executable: Callable[[GgufModel], Any], slots: in
     return ArgumentDecoder(executable(model), model.architecture, slots)
 
 
-def _kv_format(name: str | None, precision: str) -> CacheFormat:
+def kv_format(name: str | None, precision: str = "file") -> CacheFormat:
+    """What keys and values are cached in, where `name` asks for nothing else."""
     wanted: Any = name or ("f32" if precision in ("exact", "int16") else "f16")
     if wanted not in KV_FORMATS:
         raise Error(f"kv is {wanted!r}: one of {', '.join(KV_FORMATS)}.")

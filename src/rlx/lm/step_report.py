@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,13 +16,24 @@ from rlx.explain.memory_floor import floor_of, read_gb_s
 from rlx.explain.report import Report
 from rlx.explain.trace import OF_REPORT, Trace
 from rlx.explain.with_measurements import call_ns, with_times
+from rlx.frontends.gguf.caches import CacheFormat
+from rlx.frontends.gguf.model import load as load_gguf
 from rlx.ir.lir import BufferPlan
 from rlx.ir.mir import Node
 from rlx.lm.decoder import SessionDecoder
 from rlx.lm.engine import LONE_CHUNK
 from rlx.lm.slots import Part
 from rlx.ops.op import Array
+from rlx.passes.options import FusionOptions
+from rlx.pipeline import CompilePipeline
 
+if TYPE_CHECKING:
+    from rlx.backends.base import Backend
+    from rlx.cost.target import Target
+    from rlx.pipeline import CompileResult
+
+Step: TypeAlias = tuple[int, int, int]
+"""Tokens of each of some sequences, behind so many cached ones."""
 ATTENTION, EMBEDDING, HEAD, NORMS, REST = "attention", "embedding", "head", "norms", "others"
 BY_WEIGHT = {
     r"\.attn_(q|k|v|qkv|output)\.(weight|bias)$": "attention projections",
@@ -57,15 +69,8 @@ class StepReports:
 
     def planned(self) -> Report:
         """What is known without running it."""
-        loaded, tokens = self._executable.loaded, self._tokens
-        sizes = {"batch": self._sequences, "seq": tokens, "rows": 1, "slots": self._sequences}
-        report = report_of(
-            loaded.result, (), loaded.backend,
-            sizes=sizes, model=self._executable.source, cached_rows=self._depth,
-        )  # fmt: skip
-        step = {"tokens": tokens, "sequences": self._sequences, "depth": self._depth}
-        named = zip(report.kernels, _parts(loaded.result.lir.plan))
-        return replace(report, step=step, kernels=tuple(replace(k, part=p) for k, p in named))
+        loaded, step = self._executable.loaded, (self._tokens, self._sequences, self._depth)
+        return _report(loaded.result, loaded.backend, self._executable.source, step)
 
     def measured(self, seconds: float) -> Report:
         """Kernels timed in an instrumented build, calls and the bandwidth beside it."""
@@ -91,6 +96,34 @@ class StepReports:
                 decoder.step([Part(slot, ids[start : start + LONE_CHUNK], [])])
         rows = rng.integers(0, self._vocabulary, (self._sequences, self._tokens)).tolist()
         return decoder.session, decoder.inputs(rows, [self._tokens - 1], range(self._sequences))
+
+
+def planned_step(
+    path: Path, target: Target, step: Step, context: int, cached: CacheFormat
+) -> tuple[Report, BufferPlan]:
+    """The report of a step on a target whose device is not here: tokens, sequences and depth."""
+    model = load_gguf(path, None, at_most=context, caches="session", cached=cached)
+    _check(*step, model.context)
+    options = FusionOptions(sizes=_sizes(step))
+    result = CompilePipeline(target, options=options).compile(model.graph)
+    return _report(result, None, model, step), result.lir.plan
+
+
+def _report(result: CompileResult, backend: Backend | None, model: Any, step: Step) -> Report:
+    tokens, sequences, depth = step
+    sizes = _sizes(step)
+    report = report_of(result, (), backend, sizes=sizes, model=model, cached_rows=depth)
+    named = zip(report.kernels, _parts(result.lir.plan))
+    return replace(
+        report,
+        step={"tokens": tokens, "sequences": sequences, "depth": depth},
+        kernels=tuple(replace(k, part=p) for k, p in named),
+    )
+
+
+def _sizes(step: Step) -> dict[str, int]:
+    tokens, sequences, _ = step
+    return {"batch": sequences, "seq": tokens, "rows": 1, "slots": sequences}
 
 
 def _check(tokens: int, sequences: int, depth: int, context: int) -> None:

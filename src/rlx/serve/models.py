@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from rlx.lm.model import LanguageModel
 from rlx.serve.body import Fields, parsed, read_body
 from rlx.serve.errors import Refused
-from rlx.serve.sampling import check_length
+from rlx.serve.sampling import SAMPLING, check_length, default_sampling
 from rlx.serve.settings import Settings
 
 
@@ -31,9 +31,11 @@ class Models:
         return JSONResponse(self._described())
 
     def _described(self) -> dict[str, Any]:
+        default = default_sampling(self._lm)
         return {
             "id": self._settings.name, "object": "model", "created": self._started,
             "owned_by": "rlx", "context_length": self._lm.context,
+            "default_sampling": {name: getattr(default, name) for name in SAMPLING},
         }  # fmt: skip
 
     async def tokenized(self, request: Request) -> Response:

@@ -11,6 +11,7 @@ from typing import Any
 from rlx.lm.generation import Request
 from rlx.lm.model import LanguageModel, with_seeds
 from rlx.lm.sampling import Sampling
+from rlx.lm.sampling_defaults import SERVED
 from rlx.serve.body import Fields
 from rlx.serve.errors import Refused
 from rlx.serve.settings import Settings
@@ -49,13 +50,21 @@ def check_fields(fields: Fields, known: Collection[str]) -> None:
         fields.only_as(name, *values)
 
 
-def sampling_of(fields: Fields, vocabulary: int) -> Sampling:
-    """How tokens are chosen: without a temperature, by the model's own probabilities."""
-    defaults = {"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
-    how: dict[str, Any] = {n: fields.number(n, defaults.get(n, 0.0)) for n in SAMPLING}
-    how["top_k"] = max(0, fields.integer("top_k", 0, -1, 1 << 31))
+def sampling_of(fields: Fields, lm: LanguageModel) -> Sampling:
+    """How tokens are chosen: what is not asked for is as the model's file states it, else as
+    servers do."""
+    default = default_sampling(lm)
+    how: dict[str, Any] = {n: fields.number(n, getattr(default, n)) for n in SAMPLING}
+    how["top_k"] = max(0, fields.integer("top_k", default.top_k, -1, 1 << 31))
+    how["penalty_tokens"] = default.penalty_tokens
     seed = fields.integer("seed", secrets.randbits(62), -MAX_SEED, MAX_SEED)
-    return Sampling(**how, logit_bias=_biases(fields, vocabulary), seed=seed)
+    biases = _biases(fields, len(lm.tokenizer.texts))
+    return Sampling(**how, logit_bias=biases, seed=seed)
+
+
+def default_sampling(lm: LanguageModel) -> Sampling:
+    """Of requests that state nothing."""
+    return Sampling(**{**SERVED, **lm.stated_sampling})
 
 
 def _biases(fields: Fields, vocabulary: int) -> dict[int, float]:
@@ -84,7 +93,7 @@ def requests_of(
     n = fields.integer("n", 1, 1, settings.max_samples)
     how: dict[str, Any] = {
         "stop": fields.texts("stop", MAX_STOPS),
-        "sampling": sampling_of(fields, len(lm.tokenizer.texts)),
+        "sampling": sampling_of(fields, lm),
         "logprobs": logprobs,
         "context_shift": settings.context_shift,
         "ignore_end": fields.flag("ignore_eos"),

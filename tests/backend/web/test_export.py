@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import rlx
 from rlx import Dim, Graph, Shape, UnsupportedError, ops
@@ -258,6 +259,27 @@ def test_what_only_the_host_does_is_refused_by_node(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"test_web_double.*NumPy.*JavaScript"):
         export_web(g, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_and_bytes_are_models(tmp_path: Path) -> None:
+    """Whatever `rlx.load` takes."""
+    path = tmp_path / "linear.ir"
+    rlx.save(linear(), path)
+    onnx = tmp_path / "tiny.onnx"
+    node = helper.make_node("Relu", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "xy"]
+    graph = helper.make_graph([node], "tiny", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.write_bytes(model.SerializeToString())
+    made = [
+        export_web(str(path), tmp_path / "a", params={"w": WEIGHTS}, engines=("webgpu",)),
+        export_web(onnx, tmp_path / "b", engines=("webgpu",)),
+        export_web(onnx.read_bytes(), tmp_path / "c", engines=("webgpu",)),
+        export_web(model, tmp_path / "d", engines=("webgpu",)),
+    ]
+    assert all("model.json" in each.files for each in made)
+    with pytest.raises(rlx.Error, match=r"absent\.onnx cannot be read"):
+        export_web(tmp_path / "absent.onnx", tmp_path / "e")
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rlx.core.files import opened
 from rlx.frontends.gguf.architecture import FAMILIES
 from rlx.frontends.gguf.folder_config import Config, metadata_of
 from rlx.frontends.gguf.folder_families import FOLDER_FAMILIES
+from rlx.frontends.gguf.folder_generation import NEUTRAL, NEXT_STEP, sampling_metadata
 from rlx.frontends.gguf.folder_rotary import FolderRotary
 from rlx.frontends.gguf.folder_tokenizer import optional_fields, tokenizer_metadata
 from rlx.frontends.gguf.reader import GgufFile, TensorInfo
@@ -75,7 +76,8 @@ class FolderFile(GgufFile):
         generation = optional_fields(folder / GENERATION_CONFIG)
         ends = generation.get("eos_token_id")
         ends = config.raw("eos_token_id") if ends is None else ends
-        metadata |= tokenizer_metadata(folder, ends)
+        metadata |= {**tokenizer_metadata(folder, ends), **sampling_metadata(generation)}
+        generation.deny_unread([NEUTRAL], NEXT_STEP)
         super().__init__(opened(folder / CONFIG), metadata, infos, 0)
         _check_vocabulary(config, infos["token_embd.weight"])
         config.deny_unread()

@@ -42,10 +42,10 @@ async function* events(response) {
 }
 
 const asked = () => {
-  const system = at("system").value.trim();
+  const system = at("system").value.trim(), temperature = at("temperature").value;
   return JSON.stringify({
     messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
-    temperature: Number(at("temperature").value),
+    ...(temperature === "" ? {} : { temperature: Number(temperature) }),
     max_tokens: Number(at("most").value),
     stream: true,
     stream_options: { include_usage: true },
