@@ -76,6 +76,12 @@ def test_long_conversations_are_rendered() -> None:
     assert len(ours.render(talk)) > 4_000_000
 
 
+def test_a_step_of_each_message_is_no_matter_of_the_bounds() -> None:
+    source = "{% for m in messages %}" + "{% if m.content == 'y' and m.role %}{% endif %}" * 40
+    talk = [{"role": "user", "content": "x"}] * 1000
+    assert Template(source + "{{ m.role }}{% endfor %}", "m", {}).render(talk) == "user" * 1000
+
+
 DOUBLE = "{%% set s = %s %%}"
 HOSTILE = {
     "loops": "{% for a in range(60000) %}{% for b in range(60000) %}{% endfor %}{% endfor %}",
@@ -119,8 +125,8 @@ HOSTILE = {
     "deep lists": "{{ " + "[" * 500 + "]" * 500 + " }}", "deep negation": "{{ " + "-" * 9000 + "1 }}",
     "deep not": "{{ " + "not " * 9000 + "1 }}", "deep loops": "{% for a in b %}" * 50 + "{% endfor %}" * 50,
     "deep ifs": "{% if a %}" * 1500 + "{% endif %}" * 1500, "a long sum": "{{ " + "+".join("1" * 9000) + " }}",
-    "a huge number": "{{ " + "9" * 9000 + " }}", "many branches": "{% if a %}{% set x = 1 %}{% endif %}" * 3000,
-    "many names": "".join(f"{{% if a %}}{{% set x{i} = 1 %}}{{% endif %}}" for i in range(3000)),
+    "a huge number": "{{ " + "9" * 9000 + " }}", "many branches": "{% if a %}{% set x = 1 %}{% endif %}" * 1200,
+    "many names": "".join(f"{{% if a %}}{{% set x{i} = 1 %}}{{% endif %}}" for i in range(1200)),
     "unclosed": "{{ 'a" * 20_000, "a comment": "{#" * 40_000, "raw": "{% raw %}" + "{% " * 40_000,
     "include": "{% include 'x' %}", "import": "{% import 'x' as y %}", "extends": "{% extends 'x' %}",
     "blocks": "{% block a %}{{ self.a() }}{% endblock %}", "loremipsum": "{{ lipsum(n=10**9) }}",

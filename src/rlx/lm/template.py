@@ -46,7 +46,7 @@ class Template:
         if tools is not None:
             given["tools"] = list(tools)
         try:
-            with budget():
+            with budget(len(messages)):
                 made = "".join(self._template.generate(**given, **self._tokens))
         except Exceeded as error:
             raise Error(f"{self._where}: its chat template is not rendered: {error}.") from None

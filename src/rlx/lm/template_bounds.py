@@ -23,6 +23,8 @@ from jinja2 import pass_context
 
 MAX_STEPS, MAX_CPU_S = 1 << 17, 1.0
 """Nodes that are run and pieces of operands that are handled; seconds of the rendering thread."""
+MESSAGE_STEPS, MESSAGE_CPU_S = 256, 2e-3
+"""What each message of a conversation allows besides."""
 MAX_CHARS, MAX_WRITTEN = 1 << 24, 1 << 26
 """Of one value as text; of all that is written, captured texts included."""
 MAX_ITEMS, MAX_INT = 1 << 16, 1 << 16
@@ -113,9 +115,10 @@ BUDGET: ContextVar[Budget] = ContextVar("budget")
 
 
 @contextmanager
-def budget() -> Generator[Budget]:
-    """What is rendered inside has this much, all together."""
-    found = Budget()
+def budget(messages: int) -> Generator[Budget]:
+    """What is rendered inside has this much, all together, for so many messages."""
+    found = Budget(MAX_STEPS + messages * MESSAGE_STEPS)
+    found.end_s += messages * MESSAGE_CPU_S
     token = BUDGET.set(found)
     try:
         yield found
