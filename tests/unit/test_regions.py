@@ -384,8 +384,14 @@ def _comb(length: int) -> Graph:
     return graph(total)
 
 
+UNLIMITED = FusionOptions(limits=FusionLimits())
+
+
+@pytest.mark.parametrize("options", [FusionOptions(), UNLIMITED], ids=["limited", "unlimited"])
 @pytest.mark.parametrize("shape", [_long, _hub, _comb])
-def test_twice_the_nodes_are_twice_the_work(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twice_the_nodes_are_twice_the_work(
+    shape: Any, options: FusionOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Work is counted in lookups of a node's group, which every question about one makes."""
     count = 0
     find = Groups.find
@@ -399,14 +405,35 @@ def test_twice_the_nodes_are_twice_the_work(shape: Any, monkeypatch: pytest.Monk
     work: list[int] = []
     for length in (1500, 3000):
         count = 0
-        assert ops_in(fuse(shape(length), Context.of("cpu"))) == ["elementwise_region"]
+        ops = ops_in(fuse(shape(length), Context.of("cpu", options)))
+        assert set(ops) == {"elementwise_region"}
+        assert (len(ops) == 1) == (options is UNLIMITED)
         work.append(count)
     assert work[1] <= 2.4 * work[0]
 
 
 def test_a_long_chain_becomes_one_region() -> None:
-    made = fuse(_long(tries(6_000, 24_000)), Context.of("cpu"))
+    made = fuse(_long(tries(6_000, 24_000)), Context.of("cpu", UNLIMITED))
     assert ops_in(made) == ["elementwise_region"]
+
+
+def test_a_kernel_of_the_cpu_has_a_bounded_number_of_operations() -> None:
+    """However long the chain is: LLVM takes longer than in proportion to a kernel's code."""
+    made, decisions = fused(chain(2000), "cpu")
+    sizes = [len(body) for body in body_ops(made)]
+    assert max(sizes) < 200
+    assert len(sizes) < 60
+    assert set(refusals(decisions, "fuse_region")) == {reasons.TOO_MANY_OPERATIONS}
+
+
+def test_a_kernel_of_the_cpu_passes_over_its_rows_a_bounded_number_of_times() -> None:
+    g = Graph("norms")
+    (x,) = inputs(g, x=(4, 8))
+    for _ in range(20):
+        x = x + ops.layer_norm(x)
+    made, decisions = fused(graph(x), "cpu")
+    assert [body.count("layer_norm") for body in body_ops(made)] == [8, 8, 4]
+    assert set(refusals(decisions, "fuse_region")) == {reasons.TOO_MANY_ROW_STEPS}
 
 
 # -- anything -------------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def test_a_target_names_only_ops_of_the_table(target: Target) -> None:
 
 @pytest.mark.parametrize("target", ALL, ids=repr)
 def test_limits(target: Target) -> None:
-    is_free = target.name in ("cpu", "mlx", "tpu")
-    assert target.limits == (FusionLimits() if is_free else FusionLimits(32, 16))
+    limits = {"cpu": FusionLimits(None, 64, 8, 1024), "mlx": FusionLimits(), "tpu": FusionLimits()}
+    assert target.limits == limits.get(target.name, FusionLimits(32, 16))
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])

@@ -45,10 +45,19 @@ class FusionLimits:
     """How large a region may grow; None is no limit."""
 
     max_elementwise_steps: int | None = None
+    """Ops of a region."""
     max_elementwise_inputs: int | None = None
+    """Values that a region reads."""
+    max_row_steps: int | None = None
+    """Reductions and norms of a region: each is a pass over the row, of which every one may compute
+    what those before it did."""
+    max_operations: int | None = None
+    """Nominal operations per element of a region (`rlx.ops.cost`). The time to compile a kernel
+    grows faster than its code does; where this many take far longer than a store and a load, to
+    cut the region there costs next to nothing."""
 
     def __post_init__(self) -> None:
-        for name in ("max_elementwise_steps", "max_elementwise_inputs"):
+        for name in (f.name for f in fields(self)):
             value = getattr(self, name)
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             if value is not None and not is_count:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlx.ir.mir import Node
 
 _BOUNDED = FusionLimits(32, 16)
+_BOUNDED_CODE = FusionLimits(None, 64, 8, 1024)
+"""Of straight-line code that LLVM optimises: its time per op stays that of small regions."""
 
 # -- claims ---------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ def _cpu() -> Target:
     from rlx.backends.cpu import kernels
 
     return Target(
-        "cpu", DOCUMENTED["cpu"], FusionLimits(), kernels.GENERATED, kernels.claims(),
+        "cpu", DOCUMENTED["cpu"], _BOUNDED_CODE, kernels.GENERATED, kernels.claims(),
         kernels.limits(), {}, {},
         views=_STRIDED, syncs=frozenset(), regions=_ALL_REGIONS, loops=_ALL_LOOPS,
         convolutions=kernels.CONVOLUTIONS, jit_compiles=True,

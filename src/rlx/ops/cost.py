@@ -106,6 +106,16 @@ def operations_of(work: Work) -> DimLike:
     return sum((count * each.operations for each, count in work.items()), start=0)
 
 
+def operations_per_element(
+    op: Op, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
+) -> int:
+    """The nominal number of operations on one element of an elementwise op; 1 of any other."""
+    if op.kind is not Kind.ELEMENTWISE:
+        return 1
+    operands, made = ([Shape((), s.dtype) for s in each] for each in (shapes, results))
+    return int(operations_of(work_of(op, operands, made, attrs)))
+
+
 def _per_element(
     op: Op, shapes: Sequence[Shape], results: Sequence[Shape], attrs: Mapping[str, Any]
 ) -> Mapping[OpClass, DimLike]:

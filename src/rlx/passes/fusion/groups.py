@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rlx.ir.mir import Node
 from rlx.passes.fusion.reasons import TOO_FAR, WOULD_CYCLE
 
-SEARCH_LIMIT = 2000
+SEARCH_LIMIT = 1000
 """Groups a merge may look at: past it a merge is refused, which keeps fusion near-linear."""
 
 

@@ -14,6 +14,7 @@ from rlx.core.layout import Layout
 from rlx.core.shape import broadcast
 from rlx.ir.mir import Node
 from rlx.ir.states import is_state_update
+from rlx.ops.cost import operations_per_element
 from rlx.ops.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.fusion import reasons
@@ -41,6 +42,9 @@ class Member:
     """The axes of `dims` that are reduced over; None where it is pointwise."""
     anchor: int | None
     steps: int
+    row_steps: int
+    operations: int
+    """Nominal, per element."""
     reads: set[int]
     """Values from outside, except inlined constants."""
     gathered: set[int]
@@ -109,7 +113,13 @@ class Members:
         reads = {self.groups.number[i] for i in node.inputs if not is_inlined(i)}
         gathered = {self.groups.number[i] for i in _gathered_operands(node)} & reads
         closed = {number} if node.shape.rank != len(dims) else set[int]()
-        return Member(dims, row, anchor, 1, reads, gathered, closed, {number})
+        operations = operations_per_element(
+            node.decl, [s for i in node.inputs for s in i.shapes], node.shapes, node.attrs
+        )
+        row_steps = 0 if row is None else 1
+        return Member(
+            dims, row, anchor, 1, row_steps, operations, reads, gathered, closed, {number}
+        )
 
     def _is_groupable(self, node: Node) -> bool:
         if node.is_leaf or node.has_items or node.op == "item" or node.decl.is_epilogue:
@@ -167,6 +177,9 @@ class Members:
             return False
         if not a.closed.isdisjoint(b.reads):
             return False
+        inner = self.groups.members[first]
+        if len(inner) < len(b.gathered):
+            return b.gathered.isdisjoint(inner)
         return not any(self.groups.find(i) == first for i in b.gathered)
 
     def _is_hidden(self, number: int, second: int) -> bool:
@@ -197,9 +210,14 @@ class Members:
             return reasons.SEVERAL_RESULTS
         if results > MAX_RESULTS:
             return reasons.TOO_MANY_RESULTS
-        most = limits.max_elementwise_steps
-        if most is not None and a.steps + b.steps > most:
-            return reasons.TOO_MANY_STEPS
+        counts = (
+            (limits.max_elementwise_steps, a.steps + b.steps, reasons.TOO_MANY_STEPS),
+            (limits.max_row_steps, a.row_steps + b.row_steps, reasons.TOO_MANY_ROW_STEPS),
+            (limits.max_operations, a.operations + b.operations, reasons.TOO_MANY_OPERATIONS),
+        )
+        for most, count, reason in counts:
+            if most is not None and count > most:
+                return reason
         most = limits.max_elementwise_inputs
         if most is None:
             return None
@@ -218,6 +236,8 @@ class Members:
             row=a.row if b.row is None else b.row,
             anchor=a.anchor if b.anchor is None else b.anchor,
             steps=a.steps + b.steps,
+            row_steps=a.row_steps + b.row_steps,
+            operations=a.operations + b.operations,
             reads=self._united_reads(union, a, b),
             gathered=united(a.gathered, b.gathered),
             closed=united(a.closed, b.closed),

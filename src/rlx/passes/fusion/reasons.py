@@ -11,6 +11,10 @@ UNEQUAL_HALVES = "the two halves do not cover the axis"
 RESIDUAL_SHAPE = "the two sides of the sum have different shapes"
 TOO_MANY_STEPS = "the region would have more steps than the target takes"
 TOO_MANY_INPUTS = "the region would read more values than the target takes"
+TOO_MANY_ROW_STEPS = "the region would pass over its rows more often than the target takes"
+TOO_MANY_OPERATIONS = (
+    "the region has as much code as compiles well, and a value between two is cheap"
+)
 SEVERAL_RESULTS = "the region would have several results, and the target writes one"
 TOO_MANY_RESULTS = "the region would have more results than one kernel should write"
 OTHER_PHASE = "one side runs in the Epilogue, the other before it"
@@ -28,6 +32,8 @@ HINTS = {
     RESIDUAL_SHAPE: "nothing: it takes a sum of equal sides, and a region takes any",
     TOO_MANY_STEPS: "raise FusionOptions.limits if the target can take it",
     TOO_MANY_INPUTS: "raise FusionOptions.limits if the target can take it",
+    TOO_MANY_ROW_STEPS: "raise FusionOptions.limits if the target can take it",
+    TOO_MANY_OPERATIONS: "raise FusionOptions.limits to compile longer for one value less",
     SEVERAL_RESULTS: "drop the output or the other reader of the value inside",
     TOO_MANY_RESULTS: "drop outputs or other readers of the values inside",
     OTHER_PHASE: "nothing: step() must leave what finish() begins with",
