@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rlx.core.dim import DimLike, is_static
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
-from rlx.ir.mir import Node
+from rlx.ir.mir import Graph, Node
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
 from rlx.kernel.expr import (
@@ -161,8 +161,34 @@ def special_and_loop_kernels(step: Step, anchor: Node | None) -> KernelSequence 
     return _then_loop(step, KernelSequence((first,)), anchor.shape.size_bytes, after)
 
 
+def concat_groups(step: Step, most: int) -> KernelSequence | Refusal:
+    """A concat as loop nests of so many operands each: one nest has a loop for each of them, and
+    compiling it takes longer than in proportion to them."""
+    axis, start = step.node.attrs["axis"], 0
+    calls: list[KernelCall] = []
+    for first in range(0, len(step.operands), most):
+        numbers = range(len(step.operands))[first : first + most]
+        node = _concat([step.node.inputs[i].shape for i in numbers], axis)
+        part = step.results[0].sliced(axis, start, node.shape.dims[axis])
+        kernel = lower_loop(node, [step.operands[i] for i in numbers], [part])
+        if isinstance(kernel, Refusal):
+            return kernel
+        calls.append(_call_on(step, kernel, numbers, buffers(0, 1)))
+        start = start + node.shape.dims[axis]
+    return KernelSequence(tuple(calls))
+
+
+def _concat(shapes: Sequence[Shape], axis: int) -> Node:
+    graph = Graph("concat")
+    graph.traces_lines = False
+    return graph.node(
+        "concat", [graph.input(f"v{i}", s) for i, s in enumerate(shapes)], {"axis": axis}
+    )
+
+
 def concat_copies(step: Step) -> KernelSequence:
-    """Each operand of a concat copied to its slice of the result."""
+    """Each operand of a concat copied to its slice of the result: a loop nest over a result of
+    many values of unknown sizes would compare a sum of sizes at every boundary."""
     axis, dtype, start = step.node.attrs["axis"], step.node.shape.dtype, 0
     calls: list[KernelCall] = []
     for i, layout in enumerate(step.operands):

@@ -25,6 +25,7 @@ from rlx.kernel.lower.conv import has_conv
 from rlx.kernel.lower.loop import body_of
 from rlx.kernel.program.lower_step import (
     concat_copies,
+    concat_groups,
     contiguous_copy,
     contract_and_loop_kernels,
     contract_kernels,
@@ -65,8 +66,8 @@ MAIN = "main"
 NOTHING: Mapping[int, Value] = {}
 MAX_DEPTH = 40
 """How deep bodies of control flow, and steps made of smaller ones, may nest."""
-MAX_CONCAT_OPERANDS = 16
-"""Operands of unknown sizes that one loop nest concatenates."""
+MAX_CONCAT_OPERANDS, MAX_UNSIZED_CONCAT_OPERANDS = 64, 16
+"""Operands that one loop nest concatenates, and those of unknown sizes."""
 
 
 class KernelLibrary(Protocol):
@@ -167,8 +168,13 @@ def default_candidates(
     """Named algorithms first, then the forms that read and write least."""
     if library.has_special(step.node.op):
         return (Candidate(KernelForm.DEDICATED, special_kernels),)
-    if _is_wide_concat(step.node):
-        return (Candidate(KernelForm.STRIDED_COPIES, concat_copies),)
+    if step.node.op == "concat":
+        is_sized = all(map(_has_static_dims, step.node.inputs))
+        if not is_sized and len(step.node.inputs) > MAX_UNSIZED_CONCAT_OPERANDS:
+            return (Candidate(KernelForm.STRIDED_COPIES, concat_copies),)
+        if len(step.node.inputs) > MAX_CONCAT_OPERANDS:
+            group = lambda s: concat_groups(s, MAX_CONCAT_OPERANDS)
+            return (Candidate(KernelForm.LOOP, group),)
     loop = Candidate(KernelForm.LOOP, loop_kernels)
     if has_conv(step.node):
         return Candidate(KernelForm.CONVOLUTION, conv), loop
@@ -178,16 +184,6 @@ def default_candidates(
         Candidate(KernelForm.GEMM, contract_kernels),
         Candidate(KernelForm.GEMM_AND_LOOP, contract_and_loop_kernels),
         Candidate(KernelForm.DEDICATED_AND_LOOP, lambda s: special_and_loop_kernels(s, anchor)),
-    )
-
-
-def _is_wide_concat(node: Node) -> bool:
-    """Is it a concat of many values of unknown sizes? A loop nest over its result would have a
-    loop for each of them, and every boundary a sum of sizes to compare with."""
-    return (
-        node.op == "concat"
-        and len(node.inputs) > MAX_CONCAT_OPERANDS
-        and not all(map(_has_static_dims, node.inputs))
     )
 
 

@@ -8,7 +8,7 @@ every worker, or the arena of the subprograms inside it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,8 +36,6 @@ from rlx.kernel.program.program import KernelSequence, ProgramStep, Subprogram, 
 from rlx.kernel.program.schedule import Buffer
 from rlx.kernel.program.select import MAIN
 
-STEPS_PER_FUNCTION = 24
-"""LLVM takes longer than linear time for long functions."""
 MIN_COPIED_WORDS = 4
 """Words that are copied rather than stored one by one."""
 ARGS = "ptr %context, ptr %arena, ptr %externals"
@@ -150,23 +148,25 @@ class MemoryNeeds(FunctionWriter):
     """How many bytes a subprogram takes: its arena, and the most that one of its steps takes. Sizes
     that are measured count as the most they can be."""
 
-    def text(self) -> Function:
-        code, name = self.code, f"{self.subprogram.name}.need"
-        code.do(f"ret i64 {self.total()}")
-        return self.function(name, f"define internal i64 @{name}(ptr %context)")
+    def whole(self, steps: Sequence[ProgramStep], parts: Sequence[str]) -> Function:
+        """What all take; of some steps a part has the most."""
+        most = self.most(steps)
+        for part in parts:
+            most = self.code.most(most, self.code.let(f"call i64 @{part}(ptr %context)"))
+        arena = self.align(self.value(self.plan.arena_formula))
+        return self.returning(f"{self.subprogram.name}.need", self.code.i64("add", arena, most))
 
-    def total(self) -> Bound:
-        subprogram = self.subprogram
+    def most(self, steps: Sequence[ProgramStep]) -> Bound:
+        """What one of these steps takes at most."""
         threads = self.word(Word.THREADS, "i64")
         most: Bound = 0
-        distinct = {
-            id(w.lowering): w
-            for w in (*subprogram.prologue, *subprogram.packing, *subprogram.calls)
-        }
-        for step in distinct.values():
+        for step in steps:
             most = self.code.most(most, self.of_step(step, threads))
-        arena = self.align(self.value(self.plan.arena_formula))
-        return self.code.i64("add", arena, most)
+        return most
+
+    def returning(self, name: str, size: Bound) -> Function:
+        self.code.do(f"ret i64 {size}")
+        return self.function(name, f"define internal i64 @{name}(ptr %context)")
 
     def of_step(self, step: ProgramStep, threads: str) -> Bound:
         lowering = step.lowering
@@ -210,6 +210,7 @@ class StepWriter(FunctionWriter):
         self.buffers, self.sizes = "%buffers", "%sizes"
         self.most = [1, 1]
         self.table: list[int] = []
+        """The words of the table of this function."""
 
     def end_of_arena(self) -> str:
         return self.offset("%arena", self.align(self.value(self.plan.arena_formula)))
@@ -260,19 +261,23 @@ class StepWriter(FunctionWriter):
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def step(self, step: ProgramStep) -> None:
+    def step(self, step: ProgramStep, tasks: range) -> None:
+        """Some of the step's tasks."""
         if not isinstance(step.lowering, KernelSequence):
             from rlx.backends.cpu.program.control_flow import write
 
             write(self, step)
             return
-        rows = called_rows(self, step) if len(self.subprogram.calls) >= TABLED_STEPS else None
+        is_long = max(len(self.subprogram.calls), tasks.stop) >= TABLED_STEPS
+        rows = called_rows(self, step, tasks) if is_long else None
         if rows is not None:
             self._by_rows("perform", rows)
             return
-        temps, scratch = self.temps(step.lowering.schedule.temps, self.behind)
-        first = step.number + len(step.lowering.schedule.packed)
-        for i, task in enumerate(step.lowering.schedule.tasks):
+        schedule = step.lowering.schedule
+        temps, scratch = self.temps(schedule.temps, self.behind)
+        first = step.number + len(schedule.packed)
+        for i in tasks:
+            task = schedule.tasks[i]
             self.task(
                 task, [self.address(step, b, temps) for b in task.buffers], scratch, first + i
             )
@@ -328,23 +333,24 @@ class StepWriter(FunctionWriter):
 
     def _row(self, words: Sequence[int]) -> str:
         """The address of words in the table of this function."""
-        at, self.table = 8 * len(self.table), [*self.table, *words]
+        at = 8 * len(self.table)
+        self.table += words
         return self.offset("%rows", at)
 
     def _put(self, kind: str, base: str, number: int, value: Bound) -> None:
         at = self.code.let(f"getelementptr {kind}, ptr {base}, i64 {number}")
         self.code.do(f"store {kind} {value}, ptr {at}")
 
-    def prepare(self, step: ProgramStep, number: int) -> None:
+    def prepare(self, step: ProgramStep, number: int, tasks: range) -> None:
         """A step of the prologue, or the panels of another, if what it reads has changed; which
         of them have is known for the main subprogram alone."""
         is_main = self.subprogram.name == MAIN
-        rows = prepared_rows(self, step, number if is_main else ALWAYS)
+        rows = prepared_rows(self, step, tasks, number if is_main else ALWAYS)
         if rows is not None:
             self._by_rows("prepare", rows)
             return
         if not is_main:
-            (self.pack if step.packed_offsets else self.step)(step)
+            self._prepared(step, tasks)
             return
         code, known = self.code, self.value
         changed = self.word(Word.CHANGED)
@@ -355,17 +361,20 @@ class StepWriter(FunctionWriter):
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
         code.lines.append(f"{yes}:")
         self.value = Formulas(code, self.names.sizes, self.symbols)
-        (self.pack if step.packed_offsets else self.step)(step)
+        self._prepared(step, tasks)
         self.value = known
         code.do(f"br label %{done}")
         code.lines.append(f"{done}:")
 
-    def prepare_bodies(self) -> None:
+    def _prepared(self, step: ProgramStep, tasks: range) -> None:
+        if step.packed_offsets:
+            self.pack(step)
+        else:
+            self.step(step, tasks)
+
+    def prepare_bodies(self, bodies: Iterable[tuple[Subprogram, Sequence[Value]]]) -> None:
         """The prologues of the subprograms whose weights come from here, one after the other."""
-        found = {
-            r.name: (r, given) for w in self.subprogram.calls for r, given in w.bodies if r.bound
-        }
-        for subprogram, values in found.values():
+        for subprogram, values in bodies:
             count = len(subprogram.graph.inputs)
             given = self.code.slot(f"[{count + len(subprogram.bound)} x ptr]")
             for i, number in enumerate(subprogram.bound, count):
@@ -391,70 +400,32 @@ class StepWriter(FunctionWriter):
             ]
             self.task(packed.task, places, self.behind, step.number + i)
 
+    def call(self, parts: Iterable[str], behind: str) -> None:
+        """Parts, one after the other, and the arena's end for each."""
+        for part in parts:
+            self.check(self.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
+
     # -- outputs --------------------------------------------------------------------------------
 
-    def deliver(self, *phases: Phase) -> None:
-        """Copy the outputs of these phases that no step writes: inputs, weights, and values
-        returned twice."""
-        for number, output in enumerate(self.graph.outputs):
-            root = self.plan.root(output)
-            if self.plan.phases[output] in phases and self.outputs.get(root) != number:
-                value = Value(root, self.plan.layout(output))
-                size = self.value(output.shape.size_bytes)
-                self.copy(self.external(self.first_output + number), self.start(value), size)
+    def copied_outputs(self, *phases: Phase) -> list[int]:
+        """The outputs of these phases that no step writes: inputs, weights, and values returned
+        twice."""
+        return [
+            number
+            for number, output in enumerate(self.graph.outputs)
+            if self.plan.phases[output] in phases
+            and self.outputs.get(self.plan.root(output)) != number
+        ]
+
+    def deliver(self, outputs: Iterable[int]) -> None:
+        """Copy outputs to where the caller has them."""
+        for number in outputs:
+            output = self.graph.outputs[number]
+            value = Value(self.plan.root(output), self.plan.layout(output))
+            size = self.value(output.shape.size_bytes)
+            self.copy(self.external(self.first_output + number), self.start(value), size)
 
     def copy(self, to: str, source: str, size: Bound) -> None:
         self.code.intrinsic(
             "memcpy.p0.p0.i64", "void", f"ptr {to}", f"ptr {source}", f"i64 {size}", "i1 false"
         )
-
-
-def functions_of(subprogram: Subprogram, isa: Isa, names: Names) -> Iterator[Function]:
-    """The functions of a subprogram: what it needs, its prologue, and itself."""
-    yield MemoryNeeds(subprogram, isa, names).text()
-    yield from _series(subprogram, isa, names, "prologue")
-    yield from _series(subprogram, isa, names, "calls")
-
-
-def _series(subprogram: Subprogram, isa: Isa, names: Names, which: str) -> Iterator[Function]:
-    """Functions for runs of steps, and one that calls them."""
-    is_call = which == "calls"
-    todo = subprogram.calls if is_call else (*subprogram.prologue, *subprogram.packing)
-    name = subprogram.name if is_call else f"{subprogram.name}.prologue"
-    parts: list[str] = []
-    late = _first_late(todo, subprogram) if is_call else len(todo)
-    starts = [*range(0, late, STEPS_PER_FUNCTION), *range(late, len(todo), STEPS_PER_FUNCTION)]
-    for start, end in zip(starts, [*starts[1:], len(todo)]):
-        parts.append(f"{name}.part{len(parts)}")
-        writer = StepWriter(subprogram, isa, names)
-        for i, step in enumerate(todo[start:end], start):
-            writer.step(step) if is_call else writer.prepare(step, i)
-        yield writer.finish(parts[-1])
-    whole = _whole(subprogram, isa, names, parts)
-    whole.deliver(*Phase) if is_call else whole.prepare_bodies()
-    yield whole.finish(name, ARGS)
-    if is_call and subprogram.name == MAIN:
-        count = sum(start < late for start in starts)
-        steady, epilogue = (
-            _whole(subprogram, isa, names, p) for p in (parts[:count], parts[count:])
-        )
-        steady.deliver(Phase.PROLOGUE, Phase.STEADY_STATE)
-        epilogue.deliver(Phase.EPILOGUE)
-        yield steady.finish(f"{name}.step", ARGS)
-        yield epilogue.finish(f"{name}.finish", ARGS)
-
-
-def _whole(subprogram: Subprogram, isa: Isa, names: Names, parts: Sequence[str]) -> StepWriter:
-    """A function that calls parts one after the other, and may do more behind them."""
-    whole = StepWriter(subprogram, isa, names)
-    behind = whole.end_of_arena()
-    for part in parts:
-        whole.check(whole.code.let(f"call i32 @{part}({ARGS}, ptr {behind})"))
-    return whole
-
-
-def _first_late(steps: Sequence[ProgramStep], subprogram: Subprogram) -> int:
-    """Where the Epilogue begins."""
-    phases = subprogram.plan.phases
-    late = (i for i, w in enumerate(steps) if phases[w.node] is Phase.EPILOGUE)
-    return next(late, len(steps))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Function, TaskCode, module
-from rlx.backends.cpu.program.assemble import DISPATCH, FunctionWriter, Names, functions_of
+from rlx.backends.cpu.program.assemble import DISPATCH, FunctionWriter, Names
 from rlx.backends.cpu.program.call_context import Mode, Word
+from rlx.backends.cpu.program.functions import chunks, functions_of
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
@@ -79,12 +81,12 @@ def assembled(
             Function("perform", PERFORM, ()),
             Function("prepare", PREPARE, ()),
             *parts,
-            run.text(),
+            *run.functions(),
         ),
         isa,
         symbols,
         tuple(c for r in subprograms for c in _constants(r)),
-        tuple(_followed(program)),
+        tuple(_followed(program.main)),
         _read_by_calls(program),
         names,
         program,
@@ -132,10 +134,8 @@ def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:
     return tuple(s for s in found if s is not None)
 
 
-def _followed(program: KernelProgram) -> Iterator[frozenset[int]]:
-    """Which params each step of the prologue follows from, by number; in the end, as one step, what
-    the bodies of control flow may, which prepare what they are given every time."""
-    main = program.main
+def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
+    """Which params each step of the prologue follows from, by number."""
     number = {n: i for i, n in enumerate(main.graph.params)}
     known: dict[Node, frozenset[int]] = {}
     for node in main.graph.order():
@@ -148,8 +148,6 @@ def _followed(program: KernelProgram) -> Iterator[frozenset[int]]:
         packing = (p.task for p in step.lowering.schedule.packed)
         read = {b.index for t in packing for b in t.buffers if b.kind == "operand"}
         yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
-    if any(s.bound for s in program.subprograms.values()):
-        yield frozenset(number.values())
 
 
 def _read_by_calls(program: KernelProgram) -> frozenset[int]:
@@ -178,7 +176,35 @@ def _constants(subprogram: Subprogram) -> list[tuple[DimLike, Node]]:
     return [(subprogram.weights_at + slots[n].offset, n) for n in found]
 
 
-class _Main(FunctionWriter):
+class _Words(FunctionWriter):
+    """Writes numbers that a call states."""
+
+    def put(self, words: Iterable[tuple[int, DimLike]]) -> None:
+        """Numbers at their places."""
+        for at, value in words:
+            place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+            self.code.do(f"store i64 {self.value(value)}, ptr {place}")
+
+    @cached_property
+    def needs(self) -> str:
+        return self.word(Word.NEEDS)
+
+    def out_of_range(self, symbols: Iterable[Symbol], sizes: Iterable[DimLike]) -> str:
+        """Is a named dim that the caller gives outside its range, or a size negative?"""
+        code, bad = self.code, "false"
+        for symbol in symbols:
+            size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
+            ends = [f"icmp slt i64 {size}, {symbol.min}"]
+            ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
+            for end in ends:
+                bad = code.let(f"or i1 {bad}, {code.let(end)}")
+        for size in sizes:
+            is_negative = code.let(f"icmp slt i64 {self.value(size)}, 0")
+            bad = code.let(f"or i1 {bad}, {is_negative}")
+        return bad
+
+
+class _Main(_Words):
     """`run`: by the mode of the context, what a call needs, the prologue, or the call."""
 
     def __init__(
@@ -189,10 +215,11 @@ class _Main(FunctionWriter):
         isa: Isa,
     ) -> None:
         super().__init__(program.main, isa, names)
-        self.program, self.all_symbols = program, symbols
-        self.needs = ""
+        self.isa, self.program, self.all_symbols = isa, program, symbols
+        self.parts: list[Function] = []
 
-    def text(self) -> Function:
+    def functions(self) -> list[Function]:
+        """It and the parts that it calls, itself the last."""
         code = self.code
         mode = self.word(Word.MODE, "i64")
         self.needs = self.word(Word.NEEDS)
@@ -204,46 +231,58 @@ class _Main(FunctionWriter):
             code.lines.append(f"{labels[mode_]}:")
             self._fresh()
             write()
-        return self.function("run", "define dso_local i32 @run(ptr %context)")
+        run = self.function("run", "define dso_local i32 @run(ptr %context)")
+        return [*self.parts, run]
 
     def _fresh(self) -> None:
         """Values computed in one branch are not known in another."""
         self.value = type(self.value)(self.code, self.names.sizes, self.symbols)
 
-    def _put(self, at: int, value: DimLike) -> int:
-        place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
-        self.code.do(f"store i64 {self.value(value)}, ptr {place}")
-        return at + 1
+    def _words(self) -> _Words:
+        """The body of a part."""
+        return _Words(self.subprogram, self.isa, self.names)
+
+    def _part(self, name: str, words: _Words, result: str = "false") -> str:
+        """What a function of its own gives for a part of a long list."""
+        words.code.do(f"ret i1 {result}")
+        head = f"define internal i1 @{name}(ptr %context) noinline"
+        self.parts.append(words.function(name, head))
+        return self.code.let(f"call i1 @{name}(ptr %context)")
+
+    def _put_all(self, name: str, values: Sequence[tuple[int, DimLike]]) -> None:
+        """Numbers at their places: as many as one function writes, the rest in parts."""
+        first, *rest = [*chunks(values)] or [()]
+        self.put(first)
+        for i, some in enumerate(rest):
+            words = self._words()
+            words.put(some)
+            self._part(f"run.{name}{i}", words)
 
     def _need(self) -> None:
         code, graph = self.code, self.graph
         total = code.let(f"call i64 @{self.subprogram.name}.need(ptr %context)")
         code.do(f"store i64 {total}, ptr {self.needs}")
-        at = self._put(1, self.program.weight_bytes)
+        values: list[DimLike] = [self.program.weight_bytes]
         for output in graph.outputs:
-            at = self._put(at, ceiling(output.shape.size_bytes))
-            for dim in output.shape.dims:
-                at = self._put(at, ceiling(dim))
-        for leaf in graph.given:
-            for dim in leaf.shape.dims:
-                at = self._put(at, dim)
-        place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
+            values += [ceiling(d) for d in (output.shape.size_bytes, *output.shape.dims)]
+        values += [d for leaf in graph.given for d in leaf.shape.dims]
+        self._put_all("need", list(enumerate(values, 1)))
+        place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {1 + len(values)}")
         code.do(f"store i64 {self._outside()}, ptr {place}", "ret i32 0")
 
     def _outside(self) -> str:
         """1 if a named dim that the caller gives is outside its range, or is not as the graph
         requires it."""
-        code, bad = self.code, "false"
-        for symbol in (s for s in self.all_symbols if not s.is_measured):
-            size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
-            ends = [f"icmp slt i64 {size}, {symbol.min}"]
-            ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
-            for end in ends:
-                bad = code.let(f"or i1 {bad}, {code.let(end)}")
-        for each in size_requirements(self.graph):
-            is_negative = code.let(f"icmp slt i64 {self.value(each.size)}, 0")
-            bad = code.let(f"or i1 {bad}, {is_negative}")
-        return code.let(f"zext i1 {bad} to i64")
+        symbols = [s for s in self.all_symbols if not s.is_measured]
+        sizes = [each.size for each in size_requirements(self.graph)]
+        checks = [*((s, None) for s in symbols), *((None, s) for s in sizes)]
+        first, *rest = [*chunks(checks)] or [()]
+        bad = self.out_of_range(*_parted(first))
+        for i, some in enumerate(rest):
+            words = self._words()
+            part = self._part(f"run.range{i}", words, words.out_of_range(*_parted(some)))
+            bad = self.code.let(f"or i1 {bad}, {part}")
+        return self.code.let(f"zext i1 {bad} to i64")
 
     def _prologue(self) -> None:
         """What bodies without params have is done once, with everything else; those that have
@@ -270,14 +309,23 @@ class _Main(FunctionWriter):
 
     def _run_phase(self, name: str) -> None:
         self._run(name)
-        at = 2
+        at, values = 2, list[tuple[int, DimLike]]()
         for output in self.graph.outputs:
-            at += 1
-            for dim in output.shape.dims:
-                at = self._put(at, dim)
+            values += enumerate(output.shape.dims, at + 1)
+            at += 1 + output.shape.rank
+        self._put_all(f"{name}.dims", values)
         self.code.do("ret i32 0")
 
     def _run(self, name: str) -> None:
         code = self.code
         args = CALL_ARGS.format(arena=self.word(Word.ARENA), externals=self.word(Word.EXTERNALS))
         self.check(code.let(f"call i32 @{name}({args})"))
+
+
+_Check = tuple[Symbol | None, DimLike | None]
+
+
+def _parted(checks: Sequence[_Check]) -> tuple[list[Symbol], list[DimLike]]:
+    """Named dims, and sizes that must not be negative."""
+    sizes = [size for _, size in checks if size is not None]
+    return [symbol for symbol, _ in checks if symbol is not None], sizes

@@ -121,13 +121,15 @@ class Row:
     words: tuple[int, ...]
 
 
-def prepared_rows(writer: StepWriter, step: ProgramStep, flag: int) -> list[Row] | None:
+def prepared_rows(
+    writer: StepWriter, step: ProgramStep, tasks: range, flag: int
+) -> list[Row] | None:
     """The tasks of a step, or those of its panels; None where it must be written out. `flag` is
     where it is said whether anything that they read has changed, or ALWAYS."""
     if not isinstance(step.lowering, KernelSequence):
         return None
     if not step.packed_offsets:
-        return called_rows(writer, step, flag)
+        return called_rows(writer, step, tasks, flag)
     found: list[Row | None] = []
     for i, packed in enumerate(step.lowering.schedule.packed):
         places = [_place(writer, step, b, (), packing=i) for b in packed.task.buffers]
@@ -135,14 +137,17 @@ def prepared_rows(writer: StepWriter, step: ProgramStep, flag: int) -> list[Row]
     return _all(found)
 
 
-def called_rows(writer: StepWriter, step: ProgramStep, flag: int = ALWAYS) -> list[Row] | None:
-    """The tasks of a step; None where it must be written out."""
+def called_rows(
+    writer: StepWriter, step: ProgramStep, tasks: range, flag: int = ALWAYS
+) -> list[Row] | None:
+    """Some tasks of a step; None where it must be written out."""
     if not isinstance(step.lowering, KernelSequence):
         return None
     temps = _offsets(step.lowering.schedule.temps)
     first = step.number + len(step.lowering.schedule.packed)
     found: list[Row | None] = []
-    for i, task in enumerate(step.lowering.schedule.tasks):
+    for i in tasks:
+        task: Task = step.lowering.schedule.tasks[i]
         places = [_place(writer, step, b, temps) for b in task.buffers]
         found.append(_row(writer, task, places, (temps[-1], flag, first + i)))
     return _all(found)
