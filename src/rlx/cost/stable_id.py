@@ -17,6 +17,8 @@ from rlx.ir.mir import NAMED_LEAVES, Node
 
 _CONE_BITS = 1024
 """Bits of the leaf set of a cone: leaves are hashed modulo this."""
+_MAX_SHAPE_LETTERS = 1024
+"""A longer shape, as of an op of thousands of results, is hashed: each of them reads it."""
 _NOT_NAMES = frozenset({"rule", "pass", "line", "phase", "value"})
 """Origins that are no names of the user's: a source line moves when the file above it changes."""
 
@@ -27,6 +29,7 @@ class Identities:
     def __init__(self) -> None:
         self._records: dict[Node, str] = {}
         self._cones: dict[Node, int] = {}
+        self._outside: dict[Node, str] = {}
         self._given: dict[tuple[str, tuple[Node, ...]], str] = {}
         self._twins: dict[str, list[str]] = {}
         self._next: dict[tuple[str, int], int] = {}
@@ -71,7 +74,11 @@ class Identities:
         """A value from outside: a leaf by what it is, any other by what it depends on."""
         if node.is_leaf:
             return self._record(node)
-        return f"{node.shape}<{self._cone(node):x}>"
+        if node not in self._outside:
+            shape = str(node.shape)
+            short = shape if len(shape) <= _MAX_SHAPE_LETTERS else _hash(shape)
+            self._outside[node] = f"{short}<{self._cone(node):x}>"
+        return self._outside[node]
 
     def _record(self, node: Node) -> str:
         found = self._records.get(node)

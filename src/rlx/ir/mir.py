@@ -201,7 +201,8 @@ class Graph(Bodies, States, OpMethods):
 
         Where the inputs have the shapes of the node's own, nothing is inferred anew.
         """
-        if any(a.shape != b.shape for a, b in zip(inputs, node.inputs, strict=True)):
+        pairs = zip(inputs, node.inputs, strict=True)
+        if any(a.shape is not b.shape and a.shape != b.shape for a, b in pairs):
             return self.node(node.decl, inputs, node.attrs)
         key = (node.op, *map(id, inputs), *node.attr_key)
         found = self._interned.get(key)

@@ -162,6 +162,11 @@ class Op:
         and loops may, where the attribute has a name: `extent.0`, `extent.1` … are their sizes."""
         return "extent" in self.attr_specs and self.kind is not Kind.CONTROL
 
+    @property
+    def is_item(self) -> bool:
+        """Does it read one result of a node of several?"""
+        return self.name == "item"
+
     def gives_items(self, results: Sequence[Shape]) -> bool:
         """Is a node with these results read through items? A region of one result is not."""
         return self.has_items or len(results) != 1
@@ -213,12 +218,12 @@ class Op:
         except GraphError as error:
             raise GraphError(f"attribute {name}: {error}") from None
 
-    def operand_shapes(self, inputs: Sequence[Node]) -> list[Shape]:
+    def operand_shapes(self, inputs: Sequence[Node]) -> Sequence[Shape]:
         """The shapes of operands. Only `item` reads a node of several results."""
-        if self.name == "item":
+        if self.is_item:
             if len(inputs) != 1 or not inputs[0].has_items:
                 raise GraphError("takes one node that has several results")
-            return list(inputs[0].shapes)
+            return inputs[0].shapes
         for i, node in enumerate(inputs):
             if node.has_items:
                 raise GraphError(
@@ -232,7 +237,7 @@ class Op:
             raise GraphError("needs extent, a name for the size that it measures")
         if self._shape is None:
             return self.signature.infer(shapes, attrs)
-        if self.name != "item":  # it takes results of any shapes, of which there may be thousands
+        if not self.is_item:  # it takes results of any shapes, of which there may be thousands
             self.signature.unify(shapes, attrs)
         given = self._shape(*shapes, **python_names(attrs))
         return given if isinstance(given, tuple) else (given,)
@@ -242,7 +247,7 @@ class Op:
     ) -> tuple[Shape, ...]:
         """What `infer` gives, remembered: models repeat their layers, and passes their graphs.
         `attr_key` stands for the attributes; constants are not kept alive."""
-        if self.kind is Kind.LEAF:
+        if self.kind is Kind.LEAF or self.is_item:
             return self.infer(shapes, attrs)
         key = (tuple(shapes), attr_key)
         found = self._known.get(key)

@@ -27,7 +27,6 @@ RECOGNITION = (
     "power",
     "spectra",
     "one_sided",
-    "dft_weights",
     "welch",
 )
 """Recognition of blocks from their decomposition."""

@@ -4,16 +4,20 @@
     def transpose_of_matmul(x, y, p): ...
 
 A rule's pattern is made by calling table ops with variables. Its function gets the variables it
-names, and on request `node` (the matched node) and `uses` (how often a node is read).
+names, and on request `node` (the matched node), `uses` (how often a node is read), and `starts`
+(where the parts of a concat or a split begin: a sweep computes it once for all who read one).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from rlx.core.dim import DimLike
 from rlx.core.errors import Error
 from rlx.ir.mir import NAMED_LEAVES, STEADY, Graph, Node, Origin
 from rlx.ir.outline import place_of
@@ -24,6 +28,8 @@ Uses: TypeAlias = Callable[[Node], int]
 Allows: TypeAlias = Callable[[Node], bool]
 Ask: TypeAlias = Callable[[str, str, Node], Any]
 """Rule, identity and node → the decision: something with an `id` and a `verdict`."""
+Starts: TypeAlias = Callable[[Node], Sequence[DimLike]]
+"""Where the operands of a concat begin along its axis, or the results of a split; then its end."""
 MAX_CHAIN = 1000
 """Firings in a chain from one node; rules that need more do not terminate."""
 MAX_SWEEPS = 16
@@ -136,11 +142,31 @@ def rule(
 # -- rewriting ------------------------------------------------------------------------------------
 
 
+def starts_of(node: Node) -> list[DimLike]:
+    """Where the parts along the axis begin, and where the last ends."""
+    axis = node.attrs["axis"]
+    is_split = node.op == "split"
+    sizes = node.attrs["sizes"] if is_split else [i.shape.dims[axis] for i in node.inputs]
+    return list(itertools.accumulate(sizes, initial=0))
+
+
 def step(
-    candidate: Rule, node: Node, uses: Uses, missed: list[Missed] | None = None
+    candidate: Rule,
+    node: Node,
+    uses: Uses,
+    missed: list[Missed] | None = None,
+    starts: Starts = starts_of,
 ) -> Node | None:
     """One rule at one node: what the node becomes, or None."""
-    return _step(candidate, _near(candidate, node), node, uses, missed)
+    return _step(candidate, _near(candidate, node), node, Scope(uses, starts), missed)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a rule may ask of the graph around a match."""
+
+    uses: Uses
+    starts: Starts
 
 
 def _near(candidate: Rule, node: Node) -> Patterns:
@@ -150,7 +176,7 @@ def _near(candidate: Rule, node: Node) -> Patterns:
 
 
 def _step(
-    candidate: Rule, patterns: Patterns, node: Node, uses: Uses, missed: list[Missed] | None
+    candidate: Rule, patterns: Patterns, node: Node, around: Scope, missed: list[Missed] | None
 ) -> Node | None:
     if candidate.when is not None and not candidate.when(node):
         return None
@@ -158,7 +184,7 @@ def _step(
         return None
     for pattern in patterns:
         for env in matches(pattern, node, {}):
-            made = _apply(candidate, node, env, uses)
+            made = _apply(candidate, node, env, around)
             if isinstance(made, No):
                 if missed is not None:
                     missed.append(Missed(candidate.name, node.label, made.reason))
@@ -171,9 +197,9 @@ def _is_half(node: Node) -> bool:
     return any(s.dtype.compute is not s.dtype for s in node.shapes)
 
 
-def _apply(candidate: Rule, node: Node, env: Env, uses: Uses) -> Any:
+def _apply(candidate: Rule, node: Node, env: Env, around: Scope) -> Any:
     """What the rule's function makes of the match; what it builds says where it comes from."""
-    scope: Env = {**env, "node": node, "uses": uses}
+    scope: Env = {**env, "node": node, "uses": around.uses, "starts": around.starts}
     origins = (*node.origins[:MAX_ORIGINS], *_phases(node), Origin("rule", candidate.name))
     with node.graph.scope(*origins):
         return candidate.make(**{p: scope[p] for p in candidate.parameters})
@@ -257,6 +283,7 @@ class _Sweep:
         self._by: dict[Node, str] = {}
         self._uses: dict[Node, int] = {}
         self._by_ops: dict[tuple[str, ...], list[tuple[Rule, Patterns]]] = {}
+        self._around = Scope(self.uses, functools.cache(starts_of))
 
     def result(self) -> Graph:
         reads = _reads(self.old)
@@ -331,7 +358,7 @@ class _Sweep:
             self._carry(node, made)
             return made
         for candidate, patterns in self._candidates(node):
-            made = _step(candidate, patterns, node, self.uses, self.missed)
+            made = _step(candidate, patterns, node, self._around, self.missed)
             if made is not None and self._is_allowed(made):
                 asked = self.ask and self.ask(candidate.name, candidate.identity, node)
                 if asked is None or asked.verdict:

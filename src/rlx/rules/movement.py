@@ -6,13 +6,15 @@ for later rules and passes to match.
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, product, provably_le
+from rlx.core.dim import Dim, DimLike, is_static, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape, broadcast
 from rlx.ir.mir import Graph, Node
@@ -20,9 +22,12 @@ from rlx.ops.draw import Draw
 from rlx.ops.indexing.movement import squeezed
 from rlx.ops.op import Kind
 from rlx.rules.common import runs_of
-from rlx.rules.engine import Uses, rule
+from rlx.rules.engine import Starts, Uses, rule
 
 Dims = tuple[DimLike, ...]
+MAX_FLAT_OPERANDS = 64
+"""Operands of a concat of concats that is made one: `concat(t, t)` nested n deep has 2^n of them,
+and in a chain of concats each would list those of all before it."""
 
 # -- reshape and transpose ------------------------------------------------------------------------
 
@@ -198,17 +203,28 @@ def _sample_concat(draw: Draw) -> tuple[Node, int, list[int]]:
 
 
 @rule(lambda: ops.narrow, sample=_sample_part_of_concat)
-def narrow_of_concat(node: Node) -> Any:
+def narrow_of_concat(node: Node, starts: Starts) -> Any:
     """A slice inside one operand of a concat is a slice of that operand."""
-    joined, axis, start = node.inputs[0], node.attrs["axis"], node.attrs["start"]
+    joined, axis = node.inputs[0], node.attrs["axis"]
+    first, length = node.attrs["start"], node.attrs["length"]
     if joined.op != "concat" or joined.attrs["axis"] != axis:
         return None
-    for operand in joined.inputs:
-        size = operand.shape.dims[axis]
-        if provably_le(0, start) and provably_le(start + node.attrs["length"], size):
-            return ops.narrow(operand, axis=axis, start=start, length=node.attrs["length"])
-        start = start - size
+    known = starts(joined)
+    for number in _may_hold(known, first):
+        start, operand = first - known[number], joined.inputs[number]
+        if provably_le(0, start) and provably_le(start + length, operand.shape.dims[axis]):
+            return ops.narrow(operand, axis=axis, start=start, length=length)
     return None
+
+
+def _may_hold(starts: Sequence[DimLike], first: DimLike) -> Sequence[int]:
+    """The parts that a slice from `first` on may be inside of: of known sizes the first that does
+    not begin behind it and ends behind it or there."""
+    if is_static(first) and is_static(starts[-1]):  # then so are all before
+        known = cast("Sequence[int]", starts)
+        last = bisect.bisect_right(known, first, 1)
+        return range(bisect.bisect_left(known, first, 1) - 1, min(last, len(known) - 1))
+    return range(len(starts) - 1)
 
 
 def _sample_part_of_pad(draw: Draw) -> Node:
@@ -247,13 +263,11 @@ def _sample_part_of_split(draw: Draw) -> Node:
 
 
 @rule(lambda x, i: ops.item(ops.split(x), index=i), sample=_sample_part_of_split)
-def split_as_narrow(x: Node, i: int, node: Node) -> Any:
+def split_as_narrow(x: Node, i: int, node: Node, starts: Starts) -> Any:
     """A result of a split is a narrow."""
-    axis, sizes = node.inputs[0].attrs["axis"], node.inputs[0].attrs["sizes"]
-    before: DimLike = 0
-    for size in sizes[:i]:
-        before = before + size
-    return ops.narrow(x, axis=axis, start=before, length=sizes[i])
+    (split,) = node.inputs
+    axis, sizes = split.attrs["axis"], split.attrs["sizes"]
+    return ops.narrow(x, axis=axis, start=starts(split)[i], length=sizes[i])
 
 
 def _sample_run_of_axis(draw: Draw) -> Node:
@@ -366,10 +380,15 @@ def concat_of_one(node: Node) -> Any:
 def concat_of_concat(node: Node) -> Any:
     """A concat of concats along one axis is one concat."""
     axis = node.attrs["axis"]
-    flat: list[Node] = []
-    for i in node.inputs:
-        flat += i.inputs if i.op == "concat" and i.attrs["axis"] == axis else [i]
-    return ops.concat(flat, axis=axis) if len(flat) > len(node.inputs) else None
+    parts = [i.inputs if _joins_along(i, axis) else (i,) for i in node.inputs]
+    count = sum(map(len, parts))
+    if count > max(MAX_FLAT_OPERANDS, len(node.inputs)) or count == len(node.inputs):
+        return None
+    return ops.concat([x for part in parts for x in part], axis=axis)
+
+
+def _joins_along(node: Node, axis: int) -> bool:
+    return node.op == "concat" and node.attrs["axis"] == axis
 
 
 @rule(lambda: ops.concat, sample=_sample_joined_parts)
@@ -379,7 +398,9 @@ def concat_of_adjacent_slices(node: Node) -> Any:
     joined: list[Node] = []
     for part in node.inputs:
         both = _adjacent(joined[-1], part, axis) if joined else None
-        joined = [*joined, part] if both is None else [*joined[:-1], both]
+        if both is not None:
+            joined.pop()
+        joined.append(part if both is None else both)
     if len(joined) == len(node.inputs):
         return None
     return joined[0] if len(joined) == 1 else ops.concat(joined, axis=axis)

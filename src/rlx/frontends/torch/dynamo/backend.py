@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.core.errors import Error
+from rlx.frontends.torch.dynamo.attributes import lifted, with_attributes
 from rlx.frontends.torch.dynamo.breaks import graph_name, is_whole, report_break
 from rlx.frontends.torch.dynamo.calls import GraphProgram
 from rlx.frontends.torch.dynamo.functional import CompileForward, by_autograd
 from rlx.frontends.torch.dynamo.graph import Given, given_by_dynamo, model_of
 from rlx.frontends.torch.dynamo.parts import compiled_in_parts
-from rlx.frontends.torch.dynamo.plain_inputs import PlainInputs
 from rlx.frontends.torch.dynamo.trace import traced
 from rlx.frontends.torch.missing import MissingOp
 from rlx.frontends.torch.namespaces import torch
@@ -32,12 +32,10 @@ class Options:
     session: Mapping[str, Any] = field(default_factory=dict[str, Any])
     compile: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_strict: bool = False
-    weights: str = "compared"
-    """How writes to weights are noticed: see `TorchProgram.watch_weights`."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        known = (*OF_SESSION, *OF_COMPILE, "strict", "weights")
+        known = (*OF_SESSION, *OF_COMPILE, "strict")
         for name in given:
             if name not in known:
                 raise Error(
@@ -47,8 +45,7 @@ class Options:
         session = {k: given[k] for k in OF_SESSION if k in given}
         session.setdefault("threads", torch.get_num_threads())
         compiled = {k: given[k] for k in OF_COMPILE if k in given}
-        return cls(session, compiled, bool(given.get("strict", False)) or is_whole(),
-                   given.get("weights", "compared"))  # fmt: skip
+        return cls(session, compiled, bool(given.get("strict", False)) or is_whole())
 
 
 def rlx(
@@ -66,9 +63,9 @@ def rlx(
     report_break(module, name)
     if not any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         return module.forward
+    graph, held = lifted(module)
     try:
-        plain = PlainInputs.of(module, inputs)
-        return plain.called(_compiled(plain.module, plain.inputs, name, asked))
+        return with_attributes(_compiled(graph, [*held, *inputs], name, asked), held)
     except Error as error:
         if asked.is_strict:
             raise
@@ -129,7 +126,4 @@ def compiled_graph(
     """A graph of ATen ops, imported and compiled."""
     model, places = model_of(graph_module, given, name.partition("[")[0])
     made = Session(**asked.session).compile(model, **asked.compile)
-    program = GraphProgram(made.model, made.executable, frozenset(), places)
-    if asked.weights != "compared":
-        program.watch_weights(asked.weights)
-    return program
+    return GraphProgram(made.model, made.executable, frozenset(), places)
