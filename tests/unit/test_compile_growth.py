@@ -1,0 +1,102 @@
+"""What compiling does is in proportion to the nodes, whatever the graph's structure.
+
+Work is counted, not timed: function calls of all passes, the plan, kernel selection and the writing
+of code; LLVM text, which has no long function, as LLVM takes longer than linear time for one.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import rlx
+from bench.graph_families import FAMILIES
+from rlx.backends.cpu.isa import isa
+from rlx.backends.cpu.program.module import Assembled, assembled
+from rlx.backends.registry import find_backend
+from rlx.ir.text import read, show
+from rlx.pipeline import CompilePipeline
+from tests.effort import IS_THOROUGH, tries
+
+CALLS = ("concat_of_inputs", "wide_split", "slices_of_concat", "outputs")
+TEXTS = ("norms", "concat_of_inputs", "outputs", "tree_of_inputs")
+ALL = tuple(FAMILIES)
+MOST_CALLS, MOST_TEXT = 1.35, 1.35
+"""A node's share at four times the nodes, to that at first: what is done once counts for less."""
+LONGEST_FUNCTION = 600_000
+"""Letters: a kernel of 64 operands in as many pieces."""
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """The function calls that it makes."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    stats: Any = pstats.Stats(profile)
+    return stats.total_calls
+
+
+def written(family: str, nodes: int, target: str = "cpu") -> Assembled | None:
+    """A family's program for a target: its native text, on the CPU."""
+    backend: Any = find_backend(target)
+    program = backend.program(
+        CompilePipeline(backend.target()).compile(FAMILIES[family](nodes)).lir
+    )
+    if target == "cpu":
+        return assembled(program, isa("avx2"))
+    backend.build(program)
+    return None
+
+
+@pytest.mark.parametrize("target", ("cpu", "cuda", "wgpu", "metal") if IS_THOROUGH else ("cpu",))
+@pytest.mark.parametrize("family", ALL if IS_THOROUGH else CALLS)
+def test_calls_are_in_proportion_to_nodes(family: str, target: str) -> None:
+    few = tries(40, 250)
+    written(family, few, target)  # what is computed once per process
+    first, second = (calls_of(lambda n=n: written(family, n, target)) for n in (few, 4 * few))
+    assert second <= 4 * MOST_CALLS * first
+
+
+@pytest.mark.parametrize("family", ALL if IS_THOROUGH else TEXTS)
+def test_native_text_is_in_proportion_to_nodes_and_in_short_functions(family: str) -> None:
+    few = tries(130, 1000)
+    programs = [_native(family, n) for n in (few, 2 * few)]
+    texts = [[f.text for f in (*p.kernels, *p.subprograms)] for p in programs]
+    first, second = (sum(map(len, each)) for each in texts)
+    assert second <= 2 * MOST_TEXT * first
+    assert max(map(len, texts[1])) <= LONGEST_FUNCTION
+
+
+def _native(family: str, nodes: int) -> Assembled:
+    made = written(family, nodes)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("depth", [10, 40])
+def test_a_value_concatenated_with_itself_over_and_over_has_few_operands(
+    target: str, depth: int
+) -> None:
+    g = rlx.Graph("doubled")
+    x = g.input("x", [rlx.Dim("n", 1, 8)])
+    for _ in range(depth):
+        x = g.concat([x, x], axis=0)
+    g.set_outputs([x])
+    made = CompilePipeline(target).optimize(g).graph
+    assert sum(len(node.inputs) for node in made.order()) <= 64 * depth / 4
+
+
+def test_concats_that_grow_list_no_more_operands_than_a_kernel_takes() -> None:
+    made = CompilePipeline("cpu").optimize(FAMILIES["growing_concat"](450)).graph
+    assert max(len(node.inputs) for node in made.order()) <= 64
+
+
+@pytest.mark.parametrize("family", ["diamond", "fibonacci", "unread"])
+def test_deep_graphs_compile_without_recursion(family: str) -> None:
+    graph = FAMILIES[family](tries(1500, 20_000))
+    lir = CompilePipeline("cpu").compile(graph).lir
+    assert str(read(show(lir.mir.graph))) == str(lir.mir.graph)
