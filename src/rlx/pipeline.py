@@ -190,9 +190,10 @@ class CompilePipeline:
         return self.compile_mir(MirModule(graph))
 
     def compile_module(self, module: GraphModule | LirModule) -> CompileResult:
-        """Whatever the stage; a LIR module is finished and comes back as it is."""
+        """Whatever the stage; a LIR module is finished and comes back as it is, checked."""
         held = module if isinstance(module, LirModule) else _given(module, GraphModule).value
         if isinstance(held, LirModule):
+            require_sound(held)
             return CompileResult(held, FusionReport.scan(held.mir.graph), ())
         return self.compile(held)
 
@@ -277,7 +278,8 @@ class CompilePipeline:
         clock.lap("report", len(fused.nodes))
         plan_force = [k for k in unused if names_plan(k)]
         final = stages[PASSES[-1].__name__]
-        return _Optimised(module.name, final, report, context, clock, dump, plan_force)
+        own = final.rebuild() if final is module.graph else final  # the plan's graph is final
+        return _Optimised(module.name, own, report, context, clock, dump, plan_force)
 
 
 @dataclass(frozen=True, slots=True)

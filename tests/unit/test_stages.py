@@ -184,7 +184,7 @@ def test_a_manifest_is_collected_from_a_graph() -> None:
     assert manifest == rlx.IoManifest.collect(rlx.MirModule(g))
     assert [name for name, _ in manifest.inputs] == ["x"]
     assert [name for name, _ in manifest.params] == ["w", "b"]
-    assert manifest.outputs == list(g.outputs)
+    assert manifest.outputs == g.outputs
     with pytest.raises(rlx.Error, match=r"takes a rlx\.Graph, got int"):
         rlx.IoManifest.collect(3)  # pyright: ignore[reportArgumentType]
 

@@ -71,7 +71,7 @@ def _at(lir: LirModule, sizes: Mapping[str, int]) -> LirModule:
     """The same plan, described at these sizes of named dims."""
     usual = lir.plan.representative
     known = {name: sizes.get(name, size) for name, size in usual.items()}
-    return replace(lir, plan=replace(lir.plan, representative=known))
+    return lir if known == usual else replace(lir, plan=lir.plan.at(known))
 
 
 def _priced(steps: Steps, lir: LirModule, backend: Backend) -> Steps:

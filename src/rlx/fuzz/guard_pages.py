@@ -207,15 +207,25 @@ def _spread(plan: BufferPlan, side: Side) -> tuple[BufferPlan, dict[Space, list[
     ends = dict.fromkeys(Space, 0)
     moved: dict[Any, Slot] = {}
     for node, slot in slots:
+        if slot.space is Space.STATE:
+            moved[node] = slot
+            continue
         size = -(-sized(slot.size, {}) // LINE) * LINE
         room = -(-max(size, 1) // PAGE) * PAGE
         at = ends[slot.space]
         holes[slot.space].append(at + room)
         ends[slot.space] += room + PAGE
         offset = at if side is Side.STARTS else at + room - size
-        moved[node] = replace(slot, offset=offset, size=room + PAGE)
-    arena = ends[Space.ARENA]
-    spread = replace(plan, assignments=moved, arena_bytes=arena, arena_formula=arena)
+        moved[node] = replace(slot, offset=offset, size=at + room + PAGE - offset)
+    arena, weights = ends[Space.ARENA], ends[Space.WEIGHTS]
+    spread = replace(
+        plan,
+        assignments=moved,
+        in_place={},
+        arena_bytes=arena,
+        arena_formula=arena,
+        weight_bytes=weights,
+    )
     return spread, holes
 
 

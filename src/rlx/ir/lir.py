@@ -7,16 +7,18 @@ the arena or of the weights; views as aliases; phases; and the manifest of input
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rlx.core.arguments import instance
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.errors import Error
 from rlx.core.extent import is_capacity
+from rlx.core.frozen import FrozenDict
 from rlx.core.layout import Layout
 from rlx.core.public_calls import public_class
+from rlx.ir import plan_fields as fields
 from rlx.ir.mir import Graph, MirModule, Node
 
 if TYPE_CHECKING:
@@ -52,6 +54,13 @@ class Slot:
     is_external: bool = False
     """An input or output, which a backend may bind to the caller's memory."""
 
+    def __post_init__(self) -> None:
+        """Sizes are ints or formulas."""
+        fields.assign(self, offset=fields.size("Slot.offset", self.offset))
+        fields.assign(self, size=fields.size("Slot.size", self.size))
+        fields.instance("Slot.space", self.space, Space)
+        fields.instance("Slot.is_external", self.is_external, bool)
+
 
 @public_class
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,11 @@ class View:
 
     root: Node
     layout: Layout
+
+    def __post_init__(self) -> None:
+        """A layout has a stride for each dim."""
+        fields.instance("View.root", self.root, Node)
+        fields.assign(self, layout=fields.layout("View.layout", self.layout))
 
 
 @public_class
@@ -76,6 +90,15 @@ class IoManifest:
     states: Sequence[tuple[str, Node]] = ()
     at_end: tuple[str, ...] | None = None
     """The outputs that were asked for at the end; None where their phase says which those are."""
+
+    def __post_init__(self) -> None:
+        """Rows of nodes, those of leaves with their names."""
+        for name in ("inputs", "params", "states"):
+            fields.assign(
+                self, **{name: fields.leaves(f"IoManifest.{name}", getattr(self, name), Node)}
+            )
+        outputs = fields.row("IoManifest.outputs", self.outputs)
+        fields.assign(self, outputs=tuple(fields.instance("an output", o, Node) for o in outputs))
 
     @classmethod
     def collect(cls, graph: Graph | MirModule) -> IoManifest:
@@ -134,9 +157,10 @@ class BufferPlan:
     """What is computed from the plan once and kept with it, such as its compiled formulas."""
 
     def __post_init__(self) -> None:
-        """The arena of a static plan is its own formula."""
-        if isinstance(self.arena_formula, int) and self.arena_formula == 0:
-            object.__setattr__(self, "arena_formula", self.arena_bytes)
+        """Frozen, each field of its type. The arena of a static plan is its own formula."""
+        fields.assign(self, **dict(_frozen_fields(self)))
+        if self.arena_formula == 0:
+            fields.assign(self, arena_formula=self.arena_bytes)
 
     @property
     def capacities(self) -> tuple[str, ...]:
@@ -154,9 +178,11 @@ class BufferPlan:
 
     @property
     def weight_formula(self) -> DimLike:
-        """`weight_bytes` as a dim formula: weights are consecutive."""
-        sizes = [s.size for s in self.assignments.values() if s.space is Space.WEIGHTS]
-        return sum(sizes, start=0)
+        """`weight_bytes` as a dim formula: weights of named sizes are consecutive."""
+        slots = [s for s in self.assignments.values() if s.space is Space.WEIGHTS]
+        if not any(isinstance(v, Dim) for s in slots for v in (s.offset, s.size)):
+            return self.weight_bytes
+        return sum((s.size for s in slots), start=0)
 
     @property
     def state_formula(self) -> DimLike:
@@ -210,6 +236,14 @@ class BufferPlan:
 
         return bind(self, sizes)
 
+    def at(self, sizes: Mapping[str, int]) -> BufferPlan:
+        """The same plan, with other representative sizes."""
+        totals = {
+            "arena_bytes": evaluate(self.arena_formula, sizes),
+            "weight_bytes": evaluate(self.weight_formula, sizes),
+        }
+        return replace(self, representative=sizes, **totals)
+
     def report(self) -> str:
         """The plan as a table: offsets, sizes, lives, and what sharing saves."""
         from rlx.ir.plan_report import report
@@ -221,6 +255,31 @@ class BufferPlan:
         from rlx.ir.plan_report import report_svg
 
         return report_svg(self)
+
+
+def _frozen_fields(plan: BufferPlan) -> Iterator[tuple[str, Any]]:
+    """The fields of a plan, each of its type and frozen."""
+    for name in ("arena_bytes", "weight_bytes", "alignment"):
+        yield name, fields.count(f"BufferPlan.{name}", getattr(plan, name))
+    if plan.alignment < 1 or plan.alignment & (plan.alignment - 1):
+        raise Error(f"BufferPlan.alignment {plan.alignment} is not a power of two. Give 64.")
+    yield "arena_formula", fields.size("BufferPlan.arena_formula", plan.arena_formula)
+    for name, values in _TABLES.items():
+        yield name, fields.table(f"BufferPlan.{name}", getattr(plan, name), Node, values)
+    rows = fields.table("BufferPlan.written", plan.written, Node, Layout)
+    yield (
+        "written",
+        FrozenDict({n: fields.layout("BufferPlan.written", r) for n, r in rows.items()}),
+    )
+    yield "representative", fields.table("BufferPlan.representative", plan.representative, str, int)
+    for name, kind in (("schedule", Node), ("dynamic_symbols", Dim)):
+        row = fields.row(f"BufferPlan.{name}", getattr(plan, name))
+        yield name, tuple(fields.instance(f"an entry of {name}", each, kind) for each in row)
+    fields.instance("BufferPlan.io", plan.io, IoManifest)
+
+
+_TABLES = {"assignments": Slot, "views": View, "in_place": Node, "phases": Phase}
+"""Field of a plan → what it holds for nodes."""
 
 
 def _unplanned(node: Any) -> Error:
@@ -247,9 +306,22 @@ class LirModule:
     """What the compile was asked for, in one canonical line."""
     split: Mapping[Node, bool] = field(default_factory=dict[Node, bool], repr=False)
     """Kernels whose work the caller wants shared out between workers, or not."""
-    memo: dict[str, str] = field(
-        default_factory=dict[str, str], init=False, compare=False, repr=False
+    memo: dict[str, Any] = field(
+        default_factory=dict[str, Any], init=False, compare=False, repr=False
     )
+    """What is computed from the module once and kept with it."""
+
+    def __post_init__(self) -> None:
+        """The graph of a plan is final: nothing is added to it any more."""
+        graph = fields.instance("LirModule.mir", self.mir, MirModule).graph
+        graph._seal("a planned module")  # pyright: ignore[reportPrivateUsage]
+        fields.instance("LirModule.plan", self.plan, BufferPlan)
+        fields.instance("LirModule.options", self.options, str)
+        if not callable(getattr(self.target, "digest", None)):
+            raise Error(
+                f"LirModule.target is {self.target!r}. Give a Target, such as Target.of('cpu')."
+            )
+        fields.assign(self, split=fields.table("LirModule.split", self.split, Node, bool))
 
     @property
     def fingerprint(self) -> str:

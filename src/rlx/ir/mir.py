@@ -504,7 +504,12 @@ class MirModule:
         for node in graph.order():
             if node.decl.kind.value == "block":
                 raise GraphError(f"{node.label} is a block, not an op. Lower its module first.")
-        self.graph = graph
+        self._graph = graph
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self._graph
 
     @property
     def name(self) -> str:

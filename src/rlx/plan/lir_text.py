@@ -19,18 +19,19 @@ from rlx.ir.text import show
 
 def lir_text(lir: LirModule) -> str:
     """A planned module as text: equal modules give equal texts."""
-    parts = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in _plan_json(lir).items())
+    held = {"target": target_json(lir.target), **plan_json(lir)}
+    parts = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in held.items())
     plan = ",\n".join(parts)
     head = f"lir {json.dumps(__version__)} {json.dumps(lir.fingerprint)}"
     return f"{head}\n{{\n{plan}\n}}\n{show(lir.mir.graph)}"
 
 
-def _plan_json(lir: LirModule) -> dict[str, Any]:
+def plan_json(lir: LirModule) -> dict[str, Any]:
+    """All of a module but its target and its graph, whose nodes are numbered as planned."""
     plan = lir.plan
     number = {node: i for i, node in enumerate(planned_nodes(lir.mir.graph))}
     symbols = [d.symbol for d in plan.dynamic_symbols if d.symbol is not None]
     return {
-        "target": target_json(lir.target),
         "options": lir.options,
         "alignment": plan.alignment,
         "names": symbols_json(symbols, _dims(plan)),

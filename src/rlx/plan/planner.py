@@ -109,10 +109,11 @@ class _Draft:
         sizes = representative(symbols)
         weights, weight_bytes = self._weights(in_arena)
         arena, total = self._arena(lives, in_arena, in_place, sizes)
+        slots = arena | weights | self._states()
         return BufferPlan(
             arena_bytes=evaluate(total, sizes),
             weight_bytes=evaluate(weight_bytes, sizes),
-            assignments=arena | weights | self._states(),
+            assignments={n: slots[n] for n in self.nodes if n in slots},
             schedule=tuple(steps.schedule),
             views=steps.views,
             in_place=in_place,

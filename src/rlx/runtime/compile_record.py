@@ -1,7 +1,7 @@
 """The record of a compile as bytes: the final graph, every decision, every rule that fired.
 
-It is stored beside the code and not read until it is needed. The plan is made anew from the graph,
-as planning the same graph gives the same plan; the fingerprint shows that it did.
+It is stored beside the code and not read until it is needed. The plan is read as that of a `.lir`
+file is: checked, and of the fingerprint that was recorded.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _MOST_BYTES = 1 << 30
 def recorded(result: CompileResult) -> bytes:
     """All of a result, without the code made of it."""
     from rlx.cost.target_json import machine_json
+    from rlx.plan.lir_text import plan_json
 
     lir = result.lir
     record = {
@@ -42,7 +43,7 @@ def recorded(result: CompileResult) -> bytes:
         "fusion": asdict(result.fusion),
         "rewrites": [[type(e).__name__, asdict(e)] for e in result.rewrites],
         "options": options_json(result.options),
-        "alignment": lir.plan.alignment,
+        "plan": plan_json(lir),
         "target": [lir.target.name, lir.target.digest()],
         "machine": machine_json(lir.target.machine),
         "fingerprint": lir.fingerprint,
@@ -125,7 +126,7 @@ def _restored(record: dict[str, Any], target: Target) -> CompileResult:
     missed = tuple(Missed(**m) for m in fusion.pop("missed"))
     decisions = [Decision(**d) for d in record["decisions"]]
     return CompileResult(
-        _restored_lir(record, target, options),
+        _restored_lir(record, target),
         FusionReport(**fusion, missed=missed),
         tuple(replace(d, where=tuple(d.where)) for d in decisions),
         tuple(_event(*e) for e in record["rewrites"]),
@@ -173,13 +174,16 @@ def read_options(held: Mapping[str, Any]) -> FusionOptions:
     )
 
 
-def _restored_lir(record: dict[str, Any], target: Target, options: FusionOptions) -> LirModule:
-    from rlx.plan.planner import plan_module
+def _restored_lir(record: dict[str, Any], target: Target) -> LirModule:
+    from rlx.ir.plan_nodes import with_all_items
+    from rlx.plan.check.checker import require_sound
+    from rlx.runtime.lir_file import planned
 
-    graph = read_graph(record)
-    lir = plan_module(graph, _meant(target, record), options=options, alignment=record["alignment"])
+    graph = with_all_items(read_graph(record))
+    lir = planned(record["plan"], graph, _meant(target, record))
+    require_sound(lir)
     if lir.fingerprint != record["fingerprint"]:
-        raise Error("planning its graph gives another plan now. Compile the model again.")
+        raise Error("its fingerprint is another. Compile the model again.")
     return lir
 
 

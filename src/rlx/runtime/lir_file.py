@@ -39,11 +39,11 @@ from rlx.ir.plan_nodes import planned_nodes, with_all_items
 from rlx.ir.text import read
 from rlx.passes.context import Context
 from rlx.passes.legalise import require_legal
-from rlx.plan.check.checker import check
+from rlx.plan.check.checker import require_sound
 from rlx.plan.phases import mark_planned
 
 if TYPE_CHECKING:
-    pass
+    from rlx.cost.target import Target
 
 _MAKE_AGAIN = "Compile the model again."
 
@@ -66,11 +66,9 @@ def _read(text: str, source: str) -> LirModule:
     head, end = json.JSONDecoder().raw_decode(text, start)
     lines = text.count("\n", 0, end)
     graph = with_all_items(read("\n" * lines + text[end:], source))
-    lir = _restored(head, graph)
+    lir = planned(head, graph, read_target(head["target"]))
     require_legal(lir.mir.graph, Context.of(lir.target))
-    if found := check(lir):
-        listed = "\n  ".join(map(str, found[:10]))
-        raise Error(f"{source}: the plan is not sound. {_MAKE_AGAIN}\n  {listed}")
+    require_sound(lir)
     if lir.fingerprint != fingerprint:
         raise Error(f"{source} was changed: its fingerprint is another. {_MAKE_AGAIN}")
     return lir
@@ -94,7 +92,8 @@ def _header(text: str, source: str) -> tuple[str, int]:
     return fingerprint, len(line) + 1
 
 
-def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
+def planned(head: Mapping[str, Any], graph: Graph, target: Target) -> LirModule:
+    """The module of a graph that has all items, as `plan_json` wrote it; nothing is checked."""
     nodes, decode = planned_nodes(graph), Decoder(head["names"])
     phases = [Phase[p.upper()] for p in head["phases"]]
     held = _Numbered(nodes, decode)
@@ -118,7 +117,7 @@ def _restored(head: Mapping[str, Any], graph: Graph) -> LirModule:
     options = head["options"]
     if not isinstance(options, str):
         raise Error(f"expected text, found {options!r:.40}")
-    return LirModule(MirModule(graph), plan, read_target(head["target"]), options, split)
+    return LirModule(MirModule(graph), plan, target, options, split)
 
 
 class _Numbered:

@@ -18,6 +18,7 @@ from rlx.ir.mir import Graph, Node, Origin
 from rlx.ir.size_requirements import size_requirements
 from rlx.ir.text import read
 from rlx.passes.bodies import nodes_within
+from rlx.plan.check.checker import opened
 
 _MOST_BYTES = 1 << 30
 """What claims to be larger when decompressed is damaged."""
@@ -33,8 +34,8 @@ class Module:
 
     @classmethod
     def of(cls, lir: LirModule) -> Module:
-        graph = lir.mir.graph
-        phases = {n: lir.plan.phases[n] for n in graph.order()}
+        graph, plan = lir.mir.graph, opened(lir)
+        phases = {n: plan.phases[n] for n in graph.order()}
         return cls(graph, phases, Interface.planned(lir))
 
     @property

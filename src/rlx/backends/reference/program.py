@@ -21,6 +21,7 @@ from rlx.ir.interpret import evaluate_node, infer_binding
 from rlx.ir.lir import LirModule, Phase, Slot, Space
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
+from rlx.plan.check.checker import opened
 
 POISON = 0xFF  # NaN in every float, -1 or the greatest integer, an index out of every range
 
@@ -75,7 +76,7 @@ class ReferenceProgram(Program):
     """The plan with what a call needs looked up once."""
 
     def __init__(self, lir: LirModule) -> None:
-        self.lir, self.plan, self.graph = lir, lir.plan, lir.mir.graph
+        self.lir, self.plan, self.graph = lir, opened(lir), lir.mir.graph
         self.interface = Interface.planned(lir)
         self.kernels = set(self.plan.schedule)
         self.prologue = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlx.core.dim import DimLike, exact_div, is_static, round_up
-from rlx.core.errors import InternalError, OutOfMemoryError, UnsupportedError
+from rlx.core.errors import Error, InternalError, OutOfMemoryError, UnsupportedError
 from rlx.core.extent import CAPACITY_EXCEEDED, measured_in
 from rlx.core.memory_limits import require_memory
 from rlx.cost.target import KernelLimit, Target
@@ -59,7 +59,7 @@ from rlx.ops.op import Kind
 from rlx.passes.context import Context
 from rlx.passes.legalise import legalise
 from rlx.passes.options import FusionOptions
-from rlx.plan.check.checker import require_sound_plan
+from rlx.plan.check.checker import opened, require_sound_plan
 from rlx.plan.planner import plan_buffers
 
 MAIN = "main"
@@ -115,7 +115,9 @@ class NoKernel:
 def select_kernels(lir: LirModule, library: KernelLibrary) -> KernelProgram:
     """The kernels of every step of a plan, as a target runs them. No code is written."""
     builder = ProgramBuilder(library, lir.target, forced=lir.split)
-    main = builder.subprogram(lir.mir.graph, lir.plan, MAIN)
+    plan = opened(lir)
+    _require_alignment(lir.name, plan, library)
+    main = builder.subprogram(lir.mir.graph, plan, MAIN)
     return KernelProgram(
         lir,
         main,
@@ -125,6 +127,14 @@ def select_kernels(lir: LirModule, library: KernelLibrary) -> KernelProgram:
         builder.hosts,
         builder.weights_end,
     )
+
+
+def _require_alignment(name: str, plan: BufferPlan, library: KernelLibrary) -> None:
+    if plan.alignment % library.alignment:
+        raise Error(
+            f"{name}: its plan aligns slots to {plan.alignment} bytes, and the target's kernels "
+            f"count on {library.alignment}. Plan it with alignment=64."
+        )
 
 
 def select_step(step: Step, library: KernelLibrary, name: str) -> KernelSequence | NoKernel:

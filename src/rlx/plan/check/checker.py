@@ -7,11 +7,12 @@ sizes, and its buffers are proved disjoint for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from rlx.core.dim import Dim, evaluate, is_static, symbols_of
+from rlx.core.attrs import is_symbolic
+from rlx.core.dim import Dim, evaluate, symbols_of
 from rlx.core.errors import Error, GraphError
-from rlx.core.extent import is_capacity, is_measured, measured_in
+from rlx.core.extent import is_capacity, is_measured
 from rlx.core.layout import Layout
 from rlx.ir.extents import measured_by, symbols_used
 from rlx.ir.lir import BufferPlan, LirModule, Phase, Slot, Space
@@ -19,10 +20,13 @@ from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Kind
 from rlx.plan.check.claims import Facts, Fault, Finding, finding
 from rlx.plan.check.shadow_run import check_memory
-from rlx.plan.check.states import check_states
+from rlx.plan.check.states import check_states, first_versions
 from rlx.plan.check.symbolic import check_formulas
+from rlx.plan.check.tables import check_tables
 
 _MAX_SIZES_TRIED = 1024
+_SOUND = "is sound"
+"""In the memo of a module whose plan was checked."""
 
 
 def check(lir: LirModule) -> list[Finding]:
@@ -33,6 +37,8 @@ def check(lir: LirModule) -> list[Finding]:
 def check_plan(graph: Graph, plan: BufferPlan) -> list[Finding]:
     """The same of the plan of a graph inside another, whose inputs may have measured sizes."""
     facts = Facts.of(graph, plan)
+    if foreign := [*check_tables(graph, facts)]:
+        return list(dict.fromkeys(foreign))
     found = [*_check_schedule(facts), *_check_phases(facts), *_check_end(facts, graph)]
     broken = [*_check_kernels(facts), *_check_slots(facts), *_check_views(facts)]
     broken += [] if broken else check_states(facts)
@@ -43,9 +49,19 @@ def check_plan(graph: Graph, plan: BufferPlan) -> list[Finding]:
     return list(dict.fromkeys([*found, *broken]))
 
 
+def opened(lir: LirModule) -> BufferPlan:
+    """The plan of a module, for what runs it: the one way from a plan to memory. What is wrong with
+    it is an Error, whoever made it."""
+    require_sound(lir)
+    return lir.plan
+
+
 def require_sound(lir: LirModule) -> None:
-    """Raise an Error that lists what is wrong with the plan."""
-    require_sound_plan(lir.mir.graph, lir.plan)
+    """Raise an Error that lists what is wrong with the plan. A plan is frozen and its graph final,
+    so that one check is enough."""
+    if _SOUND not in lir.memo:
+        require_sound_plan(lir.mir.graph, lir.plan)
+        lir.memo[_SOUND] = True
 
 
 def require_sound_plan(graph: Graph, plan: BufferPlan) -> None:
@@ -57,8 +73,8 @@ def require_sound_plan(graph: Graph, plan: BufferPlan) -> None:
         shown = "\n  ".join(map(str, found[:10]))
         more = f"\n  and {len(found) - 10} more" if len(found) > 10 else ""
         raise Error(
-            f"{graph.name}: the plan is not sound. This is a fault of the planner, not of the "
-            f"model; please report it with the model's .ir text.\n  {shown}{more}"
+            f"{graph.name}: the plan is not sound. Compile the model for another; where rlx alone "
+            f"made this one, please report it with the model's .ir text.\n  {shown}{more}"
         )
 
 
@@ -140,7 +156,7 @@ def _check_phases(facts: Facts) -> Iterator[Finding]:
     for node in facts.nodes:
         if node not in phases:
             yield finding(Fault.PHASE_VIOLATION, node, "has no phase")
-        elif (phases[node] is Phase.PROLOGUE) and _needs_a_call(node, phases):
+        elif (phases[node] is Phase.PROLOGUE) and _needs_a_call(node):
             yield finding(Fault.PHASE_VIOLATION, node, "is PROLOGUE, but needs what a call gives")
         elif node.is_leaf and phases[node] is not Phase.PROLOGUE:
             yield finding(Fault.PHASE_VIOLATION, node, "is a leaf, but not PROLOGUE")
@@ -168,12 +184,12 @@ def _check_end(facts: Facts, graph: Graph) -> Iterator[Finding]:
             yield Finding(Fault.PHASE_VIOLATION, name, "is asked for at the end, but no output")
 
 
-def _needs_a_call(node: Node, phases: Mapping[Node, Phase]) -> bool:
-    """Does a kernel or view read an input, or have a size that only a call gives?"""
+def _needs_a_call(node: Node) -> bool:
+    """Does a kernel or view read an input, or name a size that only a call gives?"""
     if node.is_leaf:
         return False
-    sized = any(not is_static(d) for shape in node.shapes for d in shape.dims)
-    return sized or any(i.is_given for i in node.inputs)
+    named = any(map(is_symbolic, (*node.shapes, *node.attrs.values())))
+    return named or any(i.is_given for i in node.inputs)
 
 
 # -- slots, views, overwriting --------------------------------------------------------------------
@@ -190,6 +206,7 @@ def _check_slots(facts: Facts) -> Iterator[Finding]:
         elif node not in plan.views:
             yield from _check_space(plan, node, plan.assignments[node])
     yield from _check_outputs(facts)
+    yield from _check_writers(facts)
     yield from _check_capacities(facts)
 
 
@@ -203,6 +220,17 @@ def _check_outputs(facts: Facts) -> Iterator[Finding]:
             yield finding(Fault.BAD_SLOT, output, "is an output, but not all of its slot, in order")
 
 
+def _check_writers(facts: Facts) -> Iterator[Finding]:
+    """What the Prologue writes lasts from call to call, all else for a call."""
+    plan = facts.plan
+    for kernel in plan.schedule:
+        is_once = plan.phases.get(kernel) is Phase.PROLOGUE
+        for value in facts.written(kernel):
+            slot = plan.assignments.get(plan.root(value))
+            if slot and slot.space is not Space.STATE and is_once != (slot.space is Space.WEIGHTS):
+                yield finding(Fault.BAD_SLOT, value, f"is written into the {slot.space.value}")
+
+
 def _check_capacities(facts: Facts) -> Iterator[Finding]:
     """A capacity is what bounds a size that a step measures, and determines offsets, not
     values: growing it changes no result."""
@@ -210,15 +238,9 @@ def _check_capacities(facts: Facts) -> Iterator[Finding]:
         dims = [d for shape in node.shapes for d in shape.dims]
         for name in (d.name for d in symbols_of(dims) if is_capacity(d.name)):
             yield finding(Fault.BAD_SLOT, node, f"its shape depends on the capacity {name}")
-        bounds = [s.max for s in measured_in(dims) if isinstance(s.max, Dim)]
-        for name in (d.name for d in symbols_of(bounds) if is_capacity(d.name)):
-            if name not in facts.plan.capacities:
-                yield finding(Fault.BAD_SLOT, node, f"the plan does not know the capacity {name}")
 
 
 def _check_items(facts: Facts, node: Node) -> Iterator[Finding]:
-    if node in facts.plan.assignments or node in facts.plan.views:
-        yield finding(Fault.BAD_SLOT, node, "has several results: its items have the slots")
     if len(facts.items.get(node, ())) != len(node.shapes):
         yield finding(Fault.BAD_SLOT, node, "has a result without an item to hold it")
 
@@ -233,38 +255,18 @@ def _check_space(plan: BufferPlan, node: Node, slot: Slot) -> Iterator[Finding]:
 
 def _check_views(facts: Facts) -> Iterator[Finding]:
     """A view has the layout that its op derives from its operand, or is a slice of a concat."""
-    misshapen = [*_check_roots(facts)]
-    yield from misshapen
-    if misshapen:
-        return
     plan = facts.plan
-    slices: set[Node] = set()
+    slices, versions = set[Node](), first_versions(facts)
     for node in facts.nodes:
         if node.op == "concat" and node not in facts.step:
             slices.update(node.inputs)
             yield from _check_assembled(plan, node)
     for node in (n for n in facts.nodes if n in plan.views):
         is_made = node in facts.step or node.op in ("item", "concat")
-        if is_made and node not in slices and not node.decl.is_update:
+        if is_made and node not in slices and node not in versions:
             yield finding(Fault.BAD_VIEW, node, "is a kernel's result, but no slice of a concat")
         elif not is_made:
             yield from _check_alias(plan, node)
-
-
-def _check_roots(facts: Facts) -> Iterator[Finding]:
-    """A view has a root with a slot, the root's dtype, and the dims of its node."""
-    plan, values = facts.plan, {n for n in facts.nodes if not n.has_items}
-    for node in (*plan.assignments, *plan.views):
-        if node not in values:
-            yield finding(Fault.BAD_SLOT, node, "is no value of the graph")
-    for node, view in ((n, v) for n, v in plan.views.items() if n in values):
-        root = view.root
-        if node.is_leaf or root not in values or root in plan.views or root not in plan.assignments:
-            yield finding(
-                Fault.BAD_VIEW, node, f"is no view of {root.label}, which must have a slot"
-            )
-        elif root.shape.dtype is not node.shape.dtype or view.layout.dims != node.shape.dims:
-            yield finding(Fault.BAD_VIEW, node, f"its layout is not that of {node.shape}")
 
 
 def _check_alias(plan: BufferPlan, node: Node) -> Iterator[Finding]:

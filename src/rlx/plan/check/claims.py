@@ -26,6 +26,8 @@ class Fault(enum.Enum):
     BAD_VIEW = "bad-view"
     BAD_IN_PLACE = "bad-in-place"
     PHASE_VIOLATION = "phase-violation"
+    BAD_MANIFEST = "bad-manifest"
+    BAD_SIZES = "bad-sizes"
     UNPROVEN = "unproven"
 
 
@@ -49,6 +51,7 @@ def finding(kind: Fault, node: Node, message: str) -> Finding:
 class Facts:
     """What the plan claims, and what follows from the graph alone."""
 
+    name: str
     plan: BufferPlan
     nodes: Sequence[Node]
     """All the graph needs, and all items of it, inputs before users."""
@@ -75,14 +78,15 @@ class Facts:
         for node in nodes:
             if node.op == "item":
                 items.setdefault(node.inputs[0], []).append(node)
-        last = _last_uses(plan, graph.outputs, items)
+        last = _last_uses(plan, graph, items)
         inputs = (d for leaf in graph.inputs for d in leaf.shape.dims)
         given = (*measured_in(inputs), *graph.extents.free.values())
-        return cls(plan, nodes, graph.outputs, step, _ready(nodes, step, plan), items, last, given)
+        ready = _ready(nodes, step, plan)
+        return cls(graph.name, plan, nodes, graph.outputs, step, ready, items, last, given)
 
     def written(self, kernel: Node) -> Sequence[Node]:
         """The values a kernel makes."""
-        return self.items.get(kernel, ()) if kernel.has_items else (kernel,)
+        return _written(kernel, self.items)
 
 
 def _ready(nodes: Sequence[Node], step: Mapping[Node, int], plan: BufferPlan) -> dict[Node, int]:
@@ -110,20 +114,21 @@ def _is_slice(plan: BufferPlan, concat: Node, operand: Node) -> bool:
 
 
 def _last_uses(
-    plan: BufferPlan, outputs: Sequence[Node], items: Mapping[Node, Sequence[Node]]
+    plan: BufferPlan, graph: Graph, items: Mapping[Node, Sequence[Node]]
 ) -> dict[Node, int]:
     """Inputs, outputs and what the Epilogue begins with must last, as it may run again; all else
     until its last write or read."""
     last: dict[Node, int] = {}
-    kept = [*outputs, *(n for _, n in plan.io.inputs)]
-    for i, kernel in enumerate(plan.schedule):
-        for value in (*kernel.inputs, *(items.get(kernel, ()) if kernel.has_items else (kernel,))):
-            last[plan.root(value)] = i
-        if plan.phases.get(kernel) is Phase.EPILOGUE:
-            kept += [
-                v for v in kernel.inputs if plan.phases.get(plan.root(v)) is not Phase.EPILOGUE
-            ]
-    end = len(plan.schedule)
-    for node in kept:
-        last[plan.root(node)] = end
-    return last
+    roots = [[plan.root(v) for v in _written(kernel, items)] for kernel in plan.schedule]
+    is_late = [plan.phases.get(kernel) is Phase.EPILOGUE for kernel in plan.schedule]
+    early = {root for late, written in zip(is_late, roots) if not late for root in written}
+    kept = {plan.root(node) for node in (*graph.outputs, *graph.inputs)}
+    for i, (kernel, late, written) in enumerate(zip(plan.schedule, is_late, roots)):
+        read = [plan.root(operand) for operand in kernel.inputs]
+        last.update(dict.fromkeys((*read, *written), i))
+        kept.update(root for root in read if late and (root in early or root.is_leaf))
+    return last | dict.fromkeys(kept, len(plan.schedule))
+
+
+def _written(kernel: Node, items: Mapping[Node, Sequence[Node]]) -> Sequence[Node]:
+    return items.get(kernel, ()) if kernel.has_items else (kernel,)

@@ -17,6 +17,8 @@ from rlx.plan.check.shadow_memory import Shadow
 Value = Callable[[DimLike], int]
 Range = tuple[int, int]
 
+MOST_PADDING_BYTES = 1 << 40
+"""Bytes that no value needs: more overflow what programs compute sizes with."""
 UNBOUNDED_SAMPLE_FACTOR = 64
 """The multiple of its representative size at which an unbounded dim is sampled."""
 
@@ -81,7 +83,7 @@ def _evaluator(values: Mapping[Dim, int]) -> Value:
 
 def _dims(facts: Facts) -> Iterator[DimLike]:
     plan = facts.plan
-    yield plan.arena_formula
+    yield from (plan.arena_formula, plan.weight_formula)
     for slot in plan.assignments.values():
         yield from (slot.offset, slot.size)
     for view in plan.views.values():
@@ -139,15 +141,12 @@ class _Run:
 
     def _slots(self) -> Iterator[Finding]:
         """Slots are aligned, inside their space, and hold the elements assigned to them."""
-        plan = self.plan
-        arena = self.value(plan.arena_formula)
-        limits = {Space.ARENA: min(arena, plan.arena_bytes) if self.is_representative else arena}
-        if self.is_representative:
-            limits[Space.WEIGHTS] = plan.weight_bytes
+        plan, limits = self.plan, self._limits()
+        yield from self._totals(limits)
         for node, slot in plan.assignments.items():
             start, end = self.slots[node]
             limit = limits.get(slot.space, end)
-            if start < 0 or end > limit:
+            if not 0 <= start <= end <= limit:
                 message = f"bytes {start}..{end} are not inside the {limit} of {slot.space.value}"
                 yield self._fault(Fault.OUT_OF_ARENA, node, message)
             if start % plan.alignment:
@@ -159,6 +158,23 @@ class _Run:
             if low < high and not start <= low < high <= end:
                 message = f"elements at {low}..{high} are not inside their slot {start}..{end}"
                 yield self._fault(Fault.BAD_SLOT, node, message)
+
+    def _limits(self) -> dict[Space, int]:
+        """The bytes of each space."""
+        arena, weights = map(self.value, (self.plan.arena_formula, self.plan.weight_formula))
+        if self.is_representative:
+            arena, weights = min(arena, self.plan.arena_bytes), min(weights, self.plan.weight_bytes)
+        return {Space.ARENA: arena, Space.WEIGHTS: weights}
+
+    def _totals(self, limits: Mapping[Space, int]) -> Iterator[Finding]:
+        """A space has no less bytes than none, and not many more than its values need."""
+        most = sum(high - low for low, high in self.extents.values()) + MOST_PADDING_BYTES
+        for space, size in limits.items():
+            if not 0 <= size <= most:
+                message = (
+                    f"the {space.value} has {size} bytes{self.where}, its values {most} at most"
+                )
+                yield Finding(Fault.OUT_OF_ARENA, self.facts.name, message + self.where)
 
     # -- the walk ------------------------------------------------------------------------------
 

@@ -11,22 +11,25 @@ from collections.abc import Iterator, Mapping
 
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
-from rlx.ir.lir import Space
+from rlx.ir.lir import Phase, Space
 from rlx.ir.mir import Node
 from rlx.plan.check.claims import Facts, Fault, Finding, finding
 
 
 def check_states(facts: Facts) -> Iterator[Finding]:
     """What is wrong with states and their updates."""
-    first = _first_versions(facts)
+    first = first_versions(facts)
     yield from _check_slots(facts, first)
+    for node in facts.plan.written:
+        if node not in first or node.is_leaf:
+            yield finding(Fault.BAD_VIEW, node, "writes rows of a state, but is no update of one")
     for node in facts.nodes:
         if node in first and not node.is_leaf:
             yield from _check_version(facts, node, first[node])
     yield from _check_reads(facts, first)
 
 
-def _first_versions(facts: Facts) -> Mapping[Node, Node]:
+def first_versions(facts: Facts) -> Mapping[Node, Node]:
     """Version → its state."""
     found: dict[Node, Node] = {}
     for node in facts.nodes:
@@ -68,6 +71,13 @@ def _check_version(facts: Facts, node: Node, state: Node) -> Iterator[Finding]:
     rows = Layout(node.inputs[1].shape.dims, whole.strides)
     if plan.written.get(node) != rows:
         yield finding(Fault.BAD_VIEW, node, f"writes other elements of {state.label} than its rows")
+    phase = plan.phases.get(node)
+    if phase not in (None, Phase.STEADY_STATE):
+        message = f"updates {state.label}, which a call does once, and is {phase.name}"
+        yield finding(Fault.PHASE_VIOLATION, node, message)
+    if plan.capacities:
+        message = f"updates {state.label}, and the call may be run twice: {plan.capacities[0]}"
+        yield finding(Fault.PHASE_VIOLATION, node, message)
 
 
 def _check_reads(facts: Facts, first: Mapping[Node, Node]) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rlx.core.dim import DimLike, evaluate
+from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.ir.extents import measured_by
-from rlx.ir.lir import Space
+from rlx.ir.lir import BufferPlan, Space
 from rlx.ir.mir import Node
 from rlx.plan.check.claims import Facts, Fault, Finding, finding
 from rlx.plan.size_proofs import Proofs, is_multiple
@@ -46,6 +46,21 @@ def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
             yield finding(Fault.UNPROVEN, node, f"offset {slot.offset} may not be aligned")
         if slot.space is Space.ARENA and not proofs.le(slot.offset + slot.size, plan.arena_formula):
             yield finding(Fault.UNPROVEN, node, "may end past the arena's end")
+    yield from _check_weights(plan)
+
+
+def _check_weights(plan: BufferPlan) -> Iterator[Finding]:
+    """Weights of named sizes are consecutive, so that they are disjoint, and as many bytes as their
+    sizes sum to."""
+    slots = [(n, s) for n, s in plan.assignments.items() if s.space is Space.WEIGHTS]
+    end: DimLike = 0
+    if any(isinstance(v, Dim) for _, s in slots for v in (s.offset, s.size)):
+        sizes = plan.representative
+        slots.sort(key=lambda p: (evaluate(p[1].offset, sizes), evaluate(p[1].size, sizes)))
+        for node, slot in slots:
+            if slot.offset != end:
+                yield finding(Fault.UNPROVEN, node, "is a weight that is not behind the others")
+            end = slot.offset + slot.size
 
 
 class _Sweep:
