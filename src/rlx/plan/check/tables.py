@@ -8,6 +8,7 @@ from typing import Any
 
 from rlx.core.dim import DimLike, symbols_of
 from rlx.core.extent import is_capacity, is_measured
+from rlx.core.intervals import Interval
 from rlx.ir.lir import BufferPlan, IoManifest
 from rlx.ir.mir import Graph, Node
 from rlx.ir.plan_nodes import planned_symbols
@@ -76,7 +77,7 @@ def _check_sizes(graph: Graph, plan: BufferPlan) -> Iterator[Finding]:
         if size < (low or 0) or (high is not None and size > high):
             message = f"has the representative size {dim.name}={size}, outside of its range"
             yield Finding(Fault.BAD_SIZES, graph.name, message)
-    known = set(symbols)
+    known = {d.name: d.bounds for d in (*symbols, *graph.dynamic_symbols)}
     if unknown := _unknown(plan.arena_formula, known):
         yield Finding(Fault.BAD_SIZES, graph.name, f"the arena is a formula of {unknown}")
     for node, slot in plan.assignments.items():
@@ -84,11 +85,21 @@ def _check_sizes(graph: Graph, plan: BufferPlan) -> Iterator[Finding]:
             yield finding(Fault.BAD_SLOT, node, f"its slot is a formula of {unknown}")
 
 
-def _unknown(dim: DimLike, known: set[Any]) -> str:
-    """A size of a formula that is no named dim of the plan: another name, or another range."""
+def _unknown(dim: DimLike, known: Mapping[str, Interval]) -> str:
+    """A size of a formula that is no named dim of the graph, or is one in a smaller range: what is
+    proved of a formula holds in the ranges of its own dims."""
     if isinstance(dim, int):
         return ""
     if is_measured(dim):
         return "a size that is not known before the graph runs"
-    others = (d for d in symbols_of([dim]) if d not in known)
+    others = (d for d in symbols_of([dim]) if not _holds(d.bounds, known.get(d.name)))
     return next((f"{d.name}, which is no dim of the graph" for d in others), "")
+
+
+def _holds(outer: Interval, inner: Interval | None) -> bool:
+    """Is a range inside another?"""
+    if inner is None:
+        return False
+    (low, high), (least, most) = outer, inner
+    is_low = low is None or (least is not None and low <= least)
+    return is_low and (high is None or (most is not None and most <= high))
