@@ -130,8 +130,12 @@ class CompileResult:
         return self.lir.plan.dynamic_symbols
 
     def specialize(self, binding: DimBinding | Mapping[str, int]) -> CompileResult:
-        """The tight static plan for these sizes; bindings of other names are ignored."""
-        sizes = DimBinding.of(binding).checked(self.lir.mir.graph.dynamic_symbols)
+        """The tight plan for these sizes: a static one if every named dim has one, else a plan for
+        all sizes of the others. Bindings of other names are ignored."""
+        given = DimBinding.of(binding)
+        sizes = given.checked(
+            d for d in self.lir.mir.graph.dynamic_symbols if d.name in given.sizes
+        )
         mark_planned(self.lir.mir.graph, self.lir.plan.phases)
         graph = self.lir.mir.graph.bind(sizes)
         lir = _planned(graph, self.lir.target, self.options, self.lir.plan.alignment)
@@ -183,7 +187,9 @@ class CompilePipeline:
 
     def compile_hir(self, module: HirModule) -> CompileResult:
         """Lower blocks to ops, then as `compile_mir`."""
-        return self.compile_mir(_given(module, HirModule).lower())
+        dump = Dump.of(self.dump, _given(module, HirModule).name)
+        dump.hir(module)
+        return self._compiled(module.lower(), dump)
 
     def compile_graph(self, graph: Graph) -> CompileResult:
         """Verify, then as `compile_mir`."""
@@ -220,7 +226,9 @@ class CompilePipeline:
 
     def optimize_with_report(self, module: MirModule | Graph) -> tuple[MirModule, FusionReport]:
         """The module after all passes, and what was fused."""
-        made = self._optimised(_module(module))
+        held = _module(module)
+        made = self._optimised(held, Dump.of(self.dump, held.name))
+        made.dump.fusion(made.report)
         _require_known(made.name, made.unused)
         return MirModule(made.graph), made.report
 
@@ -236,7 +244,7 @@ class CompilePipeline:
     def adopt_plan(self, module: MirModule | Graph, plan: BufferPlan) -> LirModule:
         """A module with a plan that was written by hand, checked. Phases and the manifest follow
         from the graph where the plan has none of its own."""
-        return with_plan(module, plan, self.target)
+        return with_plan(module, plan, self.target, self.options)
 
     def dispatch(self, model: HirModule | MirModule | Graph) -> DispatchReport:
         """Which ops of a model run as the target's own kernels, which as their lowering, and which
@@ -248,12 +256,16 @@ class CompilePipeline:
 
     def compile_mir(self, module: MirModule) -> CompileResult:
         """Run the passes, plan the memory, check the plan."""
-        made = self._optimised(_given(module, MirModule))
+        return self._compiled(_given(module, MirModule), Dump.of(self.dump, module.name))
+
+    def _compiled(self, module: MirModule, dump: Dump) -> CompileResult:
+        made = self._optimised(module, dump)
         lir = _planned(made.graph, self.target, self.options, self.alignment)
         made.clock.lap("plan", len(made.graph.nodes))
-        made.dump.plan(lir)
-        if self.program is not None and made.dump.folder is not None:
-            made.dump.kernels(self.program(lir))
+        dump.plan(lir)
+        dump.fusion(made.report)
+        if self.program is not None and dump.folder is not None:
+            dump.kernels(self.program(lir))
         if named := made.unused:
             found = [c.decision for c in plan_choices(lir, self.options)]
             reversible = {d.id for d in found if d.is_reversible}
@@ -262,11 +274,10 @@ class CompilePipeline:
         decisions, events = context.log.decisions, tuple(context.rewrites)
         return CompileResult(lir, made.report, decisions, events, self.options, laps, module.graph)
 
-    def _optimised(self, module: MirModule) -> _Optimised:
+    def _optimised(self, module: MirModule, dump: Dump) -> _Optimised:
         _require_outputs(module.graph, self.options)
         self.options.require_dims(module.name, module.graph.dynamic_symbols)
         context, clock = Context.of(self.target, self.options), _Clock()
-        dump = Dump.of(self.dump, module.name)
         dump.graph("source", module.graph)
         stages = _stages(module.graph, context, clock, dump)
         unused = context.log.unused_force
@@ -278,8 +289,7 @@ class CompilePipeline:
         clock.lap("report", len(fused.nodes))
         plan_force = [k for k in unused if names_plan(k)]
         final = stages[PASSES[-1].__name__]
-        own = final.rebuild() if final is module.graph else final  # the plan's graph is final
-        return _Optimised(module.name, own, report, context, clock, dump, plan_force)
+        return _Optimised(module.name, final, report, context, clock, dump, plan_force)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +326,10 @@ def _stages(
     dump: Dump | None = None,
     passes: Sequence[Pass] = PASSES,
 ) -> dict[str, Graph]:
-    """The graph after each pass, by the pass's name; each one's work is verified."""
-    given, stages = graph, dict[str, Graph]()
+    """The graph after each pass, by the pass's name; each one's work is verified. The last one may
+    be planned, and grows no more: it is another graph than the one that was given."""
+    source = given = graph
+    stages = dict[str, Graph]()
     for run in passes:
         made = run(graph, context)
         if made is not graph:
@@ -329,6 +341,8 @@ def _stages(
             clock.lap(run.__name__, len(graph.nodes))
         if dump is not None:
             dump.graph(run.__name__, graph)
+    if graph is source:
+        stages[passes[-1].__name__] = graph.rebuild()
     return stages
 
 

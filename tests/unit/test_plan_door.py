@@ -84,7 +84,7 @@ def test_a_corrupted_plan_is_refused_or_right(build: Callable[[], Model], target
     if target == "cpu":
         pytest.importorskip("llvmlite")
     many = 150 if target == "cpu" else 1000
-    seeds = range(tries(4 if target == "cpu" else 14, many))
+    seeds = range(tries(2 if target == "cpu" else 12, many))
     verdicts = {seed: verdict(build, target, seed) for seed in seeds}
     assert "wrong" not in verdicts.values(), verdicts
     assert "refused" in verdicts.values()
@@ -100,7 +100,7 @@ def test_selected_kernels_of_a_corrupted_plan_compute_what_it_means(
         pytest.skip("sessions hold states")
     lir = CompilePipeline(backend.target()).compile(model.graph).lir
     expected = [_ran(backend, lir, values) for values in model.calls]
-    for seed in range(tries(3, 60)):
+    for seed in range(tries(2, 60)):
         try:
             found = [_ran(backend, corrupted(lir, seed), values) for values in model.calls]
         except rlx.Error:

@@ -73,6 +73,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx.backends.state_memory import HostStates, StateMemory
 from rlx.core.errors import UnsupportedError
+from rlx.core.not_copied import NotCopied
 from rlx.core.tune import Tune
 from rlx.cost.target import Target
 from rlx.ir.interface import Interface
@@ -94,12 +95,16 @@ if TYPE_CHECKING:
     from rlx.kernel.refusal import Refusal
 
 
-class Program(ABC):
+class Program(NotCopied, ABC):
     """A loaded plan. It holds no state of a call: calls may run concurrently.
 
     Weights and the state of a step are the program's own values, opaque to callers.
     """
 
+    why_not_copied = (
+        "is code that is loaded in this process, so it is neither copied nor pickled. Pickle the "
+        "executable, or write it with save."
+    )
     interface: Interface
     """What it takes and gives."""
     streams_params: ClassVar[bool] = False

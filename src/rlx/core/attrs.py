@@ -85,6 +85,13 @@ class Data:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __deepcopy__(self, memo: Any) -> Data:
+        """Nobody changes it."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Data, (self.array,)
+
     def __repr__(self) -> str:
         return f"Data({DType.of(self.array.dtype)}{list(self.array.shape)})"
 

@@ -52,6 +52,11 @@ ShapeLike: TypeAlias = "Shape | Iterable[DimLike | str]"
 """A shape, or its dims: sizes, names, or rlx.Dims."""
 
 
+sym = SimpleNamespace(
+    BATCH=Dim("batch"), SEQ=Dim("seq"), ROWS=Dim("rows"), PAST_SEQ=Dim("past_seq")
+)
+
+
 @public_class
 class Shape:
     """The dims and dtype of one value. Printed `f32[4, seq, 384]`."""
@@ -82,21 +87,40 @@ class Shape:
         return value
 
     @classmethod
-    def batch_seq(cls, hidden: DimLike, dtype: DType | str = DType.F32) -> Shape:
-        """[batch, seq, hidden], with the well-known dims."""
-        return cls([sym.BATCH, sym.SEQ, hidden], dtype)
+    def batch_seq(
+        cls,
+        hidden: DimLike,
+        dtype: DType | str = DType.F32,
+        *,
+        batch: DimLike | str = sym.BATCH,
+        seq: DimLike | str = sym.SEQ,
+    ) -> Shape:
+        """[batch, seq, hidden], with the well-known dims or other sizes."""
+        return cls([batch, seq, hidden], dtype)
 
     @classmethod
-    def batch_seq_2d(cls, dtype: DType | str = DType.F32) -> Shape:
-        """[batch, seq], with the well-known dims."""
-        return cls([sym.BATCH, sym.SEQ], dtype)
+    def batch_seq_2d(
+        cls,
+        dtype: DType | str = DType.F32,
+        *,
+        batch: DimLike | str = sym.BATCH,
+        seq: DimLike | str = sym.SEQ,
+    ) -> Shape:
+        """[batch, seq], with the well-known dims or other sizes: `batch_seq_2d("i64", seq=128)`."""
+        return cls([batch, seq], dtype)
 
     @classmethod
     def batch_seq_heads(
-        cls, heads: DimLike, head_dim: DimLike, dtype: DType | str = DType.F32
+        cls,
+        heads: DimLike,
+        head_dim: DimLike,
+        dtype: DType | str = DType.F32,
+        *,
+        batch: DimLike | str = sym.BATCH,
+        seq: DimLike | str = sym.SEQ,
     ) -> Shape:
-        """[batch, seq, heads, head_dim], with the well-known dims."""
-        return cls([sym.BATCH, sym.SEQ, heads, head_dim], dtype)
+        """[batch, seq, heads, head_dim], with the well-known dims or other sizes."""
+        return cls([batch, seq, heads, head_dim], dtype)
 
     def __len__(self) -> int:
         return len(self.dims)
@@ -301,8 +325,3 @@ def _size(name: str, value: int) -> int:
     if size is None or size < 0:
         raise GraphError(f"dim {name} cannot be {value!r}: sizes are whole and not negative.")
     return size
-
-
-sym = SimpleNamespace(
-    BATCH=Dim("batch"), SEQ=Dim("seq"), ROWS=Dim("rows"), PAST_SEQ=Dim("past_seq")
-)

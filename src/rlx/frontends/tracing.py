@@ -226,6 +226,7 @@ class Jit:
     """A function that is compiled for the shapes, dtypes and keyword values it is called with."""
 
     __name__: str
+    __qualname__: str
 
     def __init__(self, function: Function, options: Mapping[str, Any]) -> None:
         if not callable(function):
@@ -241,6 +242,10 @@ class Jit:
         """The same for calls on NumPy arrays by position, by a key that is made in less time."""
         functools.update_wrapper(self, function)
         self.__name__ = _name_of(function)
+
+    def __reduce__(self) -> str:
+        """By name, as functions are; what was compiled stays in its process."""
+        return self.__qualname__
 
     def __call__(self, *arrays: Any, **attrs: Any) -> Any:
         """Run on arrays. On nodes the function is inlined into the graph being built."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from rlx._version import __version__
@@ -29,6 +30,34 @@ def fingerprint(lir: LirModule) -> str:
         h.update(line.encode() + b"\n")
     h.update(repr(_by_number(lir.split, numbers)).encode())
     return h.hexdigest()
+
+
+def are_same_plans(a: BufferPlan, b: BufferPlan) -> bool:
+    """Do two plans say the same of the same nodes, or of those of equal graphs?"""
+    ours, theirs = _graph_of(a), _graph_of(b)
+    if ours is theirs:
+        return all(getattr(a, f.name) == getattr(b, f.name) for f in fields(a) if f.compare)
+    try:
+        return ours == theirs and _lines(a, ours) == _lines(b, theirs)
+    except GraphError:  # of nodes that the graph does not compute
+        return False
+
+
+def are_same_modules(a: LirModule, b: LirModule) -> bool:
+    """Have two modules one fingerprint?"""
+    try:
+        return a.fingerprint == b.fingerprint
+    except GraphError:
+        return False
+
+
+def _graph_of(plan: BufferPlan) -> Graph | None:
+    nodes = (*plan.schedule[:1], *plan.io.outputs[:1], *plan.io.inputs[:1])
+    return next((n.graph if isinstance(n, Node) else n[1].graph for n in nodes), None)
+
+
+def _lines(plan: BufferPlan, graph: Graph | None) -> list[str]:
+    return [] if graph is None else list(plan_lines(plan, _numbers(graph)))
 
 
 class _Numbers(dict[Node, int]):

@@ -119,6 +119,9 @@ class HirModule(BlockMethods):
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
+    def __copy__(self) -> HirModule:
+        return _holding(self.graph.rebuild(), self.policy)
+
     def __str__(self) -> str:
         from rlx.ir.text import show
 

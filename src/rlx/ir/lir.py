@@ -97,6 +97,10 @@ class IoManifest:
             fields.assign(
                 self, **{name: fields.leaves(f"IoManifest.{name}", getattr(self, name), Node)}
             )
+        if self.at_end is not None:
+            names = fields.row("IoManifest.at_end", self.at_end)
+            named = tuple(fields.instance("a name in at_end", name, str) for name in names)
+            fields.assign(self, at_end=named)
         outputs = fields.row("IoManifest.outputs", self.outputs)
         fields.assign(self, outputs=tuple(fields.instance("an output", o, Node) for o in outputs))
 
@@ -121,7 +125,7 @@ class IoManifest:
 
 
 @public_class
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BufferPlan:
     """The offset of every value and the step of every kernel.
 
@@ -161,6 +165,17 @@ class BufferPlan:
         fields.assign(self, **dict(_frozen_fields(self)))
         if self.arena_formula == 0:
             fields.assign(self, arena_formula=self.arena_bytes)
+
+    def __eq__(self, other: object) -> bool:
+        """Of equal graphs, the same steps, slots and views of the same nodes."""
+        from rlx.ir.fingerprint import are_same_plans
+
+        return self is other or (isinstance(other, BufferPlan) and are_same_plans(self, other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return fields.rebuilt(self)
 
     @property
     def capacities(self) -> tuple[str, ...]:
@@ -295,7 +310,7 @@ def _unplanned(node: Any) -> Error:
 
 
 @public_class
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LirModule:
     """A compiled module: final MIR, plan, and the target it was made for."""
 
@@ -322,6 +337,17 @@ class LirModule:
                 f"LirModule.target is {self.target!r}. Give a Target, such as Target.of('cpu')."
             )
         fields.assign(self, split=fields.table("LirModule.split", self.split, Node, bool))
+
+    def __eq__(self, other: object) -> bool:
+        """Equal graphs of one name with equal plans, for one target and with the same options."""
+        from rlx.ir.fingerprint import are_same_modules
+
+        return self is other or (isinstance(other, LirModule) and are_same_modules(self, other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return fields.rebuilt(self)
 
     @property
     def fingerprint(self) -> str:

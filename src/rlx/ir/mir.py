@@ -114,6 +114,12 @@ class Node(Operators, NodeBase):
         """Does it come of the Epilogue, and of nothing else?"""
         return LATE in self.origins and STEADY not in self.origins
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Carried with its graph; of a graph it is the same node."""
+        from rlx.ir.flat import node_of
+
+        return node_of, (self.graph, self.index)
+
     def __repr__(self) -> str:
         return f"<{self.op} #{self.index} {self.shape}>"
 
@@ -398,6 +404,12 @@ class Graph(Bodies, States, OpMethods):
         return self is other or (isinstance(other, Graph) and self.digest() == other.digest())
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as a record of its nodes, which is as flat as the graph is deep."""
+        from rlx.ir.flat import flat, graph_of
+
+        return graph_of, (flat(self),)
 
     def __str__(self) -> str:
         from rlx.ir.text import show

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
 from rlx.core.dim import Dim, DimLike
@@ -20,6 +21,12 @@ def assign(frozen: object, **parts: Any) -> None:
     """Fields of frozen data, while it is being built."""
     for name, value in parts.items():
         object.__setattr__(frozen, name, value)
+
+
+def rebuilt(data: Any) -> tuple[Any, ...]:
+    """How frozen data is copied and pickled: built anew, without what was computed of it."""
+    parts = [getattr(data, f.name) for f in dataclass_fields(data) if f.init]
+    return type(data), tuple(parts)
 
 
 def instance(what: str, value: Any, kind: type[T]) -> T:

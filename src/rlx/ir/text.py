@@ -101,7 +101,7 @@ def _block(graph: Graph, depth: int) -> str:
     nodes = graph.order() if graph.outputs else list(graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
     lines = [_dim_line(dim) for dim in _dims_of(graph, nodes)]
-    lines += [_statement(node, number, depth) for node in nodes]
+    lines += [statement(node, number, depth) for node in nodes]
     lines.append(f"return {_outputs(graph, number)}".rstrip())
     indent = "  " * depth
     return "{\n" + "".join(f"{indent}  {line}\n" for line in lines) + indent + "}"
@@ -142,7 +142,8 @@ def _dim_line(dim: Dim) -> str:
     return f"dim {dim.name} in {low}..{'' if high is None else high}"
 
 
-def _statement(node: Node, number: dict[Node, int], depth: int) -> str:
+def statement(node: Node, number: Mapping[Node, Any], depth: int = 0) -> str:
+    """A node as text, with the names that values have by `number`."""
     args = [f"%{number[i]}" for i in node.inputs]
     args += [f"{name}={_value(value, depth)}" for name, value in node.attrs.items()]
     shape = _tuple([str(s) for s in node.shapes]) if node.has_items else str(node.shape)

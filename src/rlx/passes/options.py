@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from rlx.core.arguments import FLAG, MAPPING, NONE, SEVERAL, TEXT, instance
 from rlx.core.dim import Dim
 from rlx.core.errors import Error, GraphError, UnsupportedError
+from rlx.core.frozen import FrozenDict
 from rlx.core.public_calls import public_class
 from rlx.cost.target import FusionLimits
 from rlx.ops.op import lookup
@@ -142,8 +142,8 @@ class FusionOptions:
                 raise Error(f"FusionOptions: sizes[{name!r}] is {size!r}. Use a size, such as 64.")
         object.__setattr__(self, "one_of", _pairs(self.one_of))
         object.__setattr__(self, "at_end", _output_names(self.at_end))
-        object.__setattr__(self, "force", MappingProxyType(dict(self.force)))
-        object.__setattr__(self, "sizes", MappingProxyType(dict(self.sizes)))
+        object.__setattr__(self, "force", FrozenDict(self.force))
+        object.__setattr__(self, "sizes", FrozenDict(self.sizes))
 
     @property
     def policy(self) -> DispatchPolicy:

@@ -18,6 +18,7 @@ from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, OutOfMemoryError
 from rlx.core.files import path_of
 from rlx.core.gc_paused import gc_paused
+from rlx.core.not_copied import NotCopied
 from rlx.core.params import Params
 from rlx.core.public_calls import public, public_class, warn_user
 from rlx.core.sections import Sections
@@ -151,10 +152,10 @@ def compile(
     GGUF's quantised blocks to bytes, 32 to a scale, "int16-activations" to the sum of two such.
     `f64` "f32" computes in f32 what a model states to be f64, where the target has no f64; without
     it that is an error. `at_end` names outputs that `finish` gives, once after any number of calls
-    of `step`: what only they need is not computed before. `dump` is a folder to which the graph
-    after each pass and the plan are written as text; nothing is taken from the cache then. `tune`
-    is a timed search of schedules on
-    the device, where the target has one: "bitwise" among those that give the same bits, "full"
+    of `step`: what only they need is not computed before. `dump` is a folder to which every level
+    is written as text: blocks, the graph after each pass and what it changed, the plan, the fusion
+    report, the kernels; nothing is taken from the cache then. `tune` is a timed search of schedules
+    on the device, where the target has one: "bitwise" among those that give the same bits, "full"
     among all, "off" takes what is predicted to be the fastest. `mesh`, for target "tpu", is several
     devices that run one program: {"data": 2, "model": 2}, or a jax Mesh of such axes; "data" splits
     the batch of inputs, "model" the weights. `donate`, for target "tpu", names inputs that a call
@@ -211,9 +212,14 @@ class Made:
 
 
 @public_class
-class Session:
+class Session(NotCopied):
     """A target, and what has been compiled for it: equal requests share one program, and equal
     params one set of weights."""
+
+    why_not_copied = (
+        "holds programs that are loaded in this process, so it is neither copied nor pickled. Open "
+        "another with rlx.Session(target), or pickle an executable."
+    )
 
     @takes(
         target=NONE | TEXT | instance(FusionTarget),

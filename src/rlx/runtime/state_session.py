@@ -27,6 +27,7 @@ from rlx.core.arguments import COUNT, INPUTS, NONE, PATH, SECONDS, TEXT, TEXTS, 
 from rlx.core.arrays import as_array
 from rlx.core.errors import Error
 from rlx.core.files import writing
+from rlx.core.not_copied import NotCopied
 from rlx.core.public_calls import public_class
 from rlx.core.sections import Sections, packed
 from rlx.core.shape import DimBinding, Shape
@@ -70,8 +71,13 @@ class _Held:
 
 
 @public_class
-class StateSession(NamedCalls):
+class StateSession(NotCopied, NamedCalls):
     """The states of a program at named sizes. One call at a time."""
+
+    why_not_copied = (
+        "holds memory that calls write, so it is neither copied nor pickled. session.fork() is a "
+        "copy, and session.save(path) writes its states."
+    )
 
     def __init__(
         self, loaded: LoadedProgram, sizes: Mapping[str, int], *, history: int = 0

@@ -4,6 +4,7 @@ its graph."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlx.core.dim import DimLike, symbols_of
@@ -18,7 +19,7 @@ from rlx.plan.check.claims import Facts, Fault, Finding, finding
 def check_tables(graph: Graph, facts: Facts) -> Iterator[Finding]:
     """What speaks of other nodes or sizes than the graph has."""
     plan = facts.plan
-    if plan.io != IoManifest.collect(graph):
+    if replace(plan.io, at_end=None) != IoManifest.collect(graph):
         message = "has other inputs, params, states or outputs than the graph"
         yield Finding(Fault.BAD_MANIFEST, facts.name, message)
     yield from _check_sizes(graph, plan)
