@@ -4,7 +4,9 @@ error."""
 from __future__ import annotations
 
 import ast
+import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ from rlx.backends.registry import find_backend
 from rlx.ir.lir import LirModule, Slot
 from rlx.kernel.program.interpret import run
 from rlx.pipeline import CompilePipeline, select_kernels
+from rlx.plan.lir_text import lir_text
 from tests.effort import tries
 from tests.unit.plan_models import MODELS
 from tests.unit.plan_mutations import Model, corrupted
@@ -110,6 +113,33 @@ def test_selected_kernels_of_a_corrupted_plan_compute_what_it_means(
 
 def _ran(backend: Any, lir: LirModule, values: Mapping[str, Any]) -> list[bytes]:
     return [_bits(made) for made in run(backend.program(lir), values)]
+
+
+READS: dict[str, Callable[[LirModule], Any]] = {
+    "fingerprint": lambda lir: lir.fingerprint,
+    "report": lambda lir: (
+        lir.plan.report(),
+        lir.plan.report_svg(),
+        rlx.GraphModule(lir).inspect(),
+    ),
+    "bind": lambda lir: lir.plan.bind({"n": 3, "m": 4}),
+    "slots": lambda lir: [lir.plan.slot(n) for n in lir.mir.graph.nodes if not n.has_items],
+    "phases": lambda lir: [lir.plan.phase_of(n) for n in lir.mir.graph.nodes],
+    "text": lir_text,
+    "copies": lambda lir: pickle.loads(pickle.dumps(lir)) == lir,
+    "profile": rlx.profile_graph_io,
+}
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+def test_reading_a_corrupted_plan_gives_an_answer_or_one_error(build: Callable[[], Model]) -> None:
+    lir = CompilePipeline("cpu").compile(build().graph).lir
+    for seed in range(tries(6, 300)):
+        with suppress(rlx.Error):
+            bad = corrupted(lir, seed)
+            for read in READS.values():
+                with suppress(rlx.Error):
+                    read(bad)
 
 
 # -- every door -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rlx.core.dim import Atom, Dim, DimLike, Symbol
+from rlx.core.errors import GraphError
 from rlx.core.intervals import safe_div, safe_mod
 
 
@@ -34,6 +35,8 @@ def _source(dim: DimLike, local: Mapping[str, str]) -> str:
 
 def _atom_source(atom: Atom, local: Mapping[str, str]) -> str:
     if isinstance(atom, Symbol):
+        if atom.name not in local:
+            raise GraphError(f"a size is a formula of {atom.name!r}, which is not among its dims.")
         return local[atom.name]
     fn = {"//": "div", "%": "mod"}.get(atom.fn, atom.fn)
     return f"{fn}({', '.join(_source(a, local) for a in atom.args)})"

@@ -25,10 +25,10 @@ def fingerprint(lir: LirModule) -> str:
     graph = lir.mir.graph
     for part in (__version__, graph.name, graph.digest(), lir.target.digest(), lir.options):
         h.update(repr(part).encode())
-    numbers = _numbers(graph)
-    for line in plan_lines(lir.plan, numbers):
+    number = numbers(graph)
+    for line in plan_lines(lir.plan, number):
         h.update(line.encode() + b"\n")
-    h.update(repr(_by_number(lir.split, numbers)).encode())
+    h.update(repr(_by_number(lir.split, number)).encode())
     return h.hexdigest()
 
 
@@ -57,7 +57,7 @@ def _graph_of(plan: BufferPlan) -> Graph | None:
 
 
 def _lines(plan: BufferPlan, graph: Graph | None) -> list[str]:
-    return [] if graph is None else list(plan_lines(plan, _numbers(graph)))
+    return [] if graph is None else list(plan_lines(plan, numbers(graph)))
 
 
 class _Numbers(dict[Node, int]):
@@ -68,7 +68,8 @@ class _Numbers(dict[Node, int]):
         raise GraphError(f"the plan speaks of {shown}, which its graph does not compute")
 
 
-def _numbers(graph: Graph) -> Mapping[Node, int]:
+def numbers(graph: Graph) -> Mapping[Node, int]:
+    """Node → its place among the planned nodes; other nodes are an Error."""
     return _Numbers({node: i for i, node in enumerate(planned_nodes(graph))})
 
 

@@ -31,7 +31,12 @@ def rows_of(plan: BufferPlan) -> list[Row]:
     birth, death = lives_of(plan)
     rows = [
         Row(
-            node, slot, _value(plan, slot.offset), _value(plan, slot.size), birth[node], death[node]
+            node,
+            slot,
+            _value(plan, slot.offset),
+            _value(plan, slot.size),
+            birth.get(node, -1),  # of a plan that is not sound
+            death.get(node, -1),
         )
         for node, slot in plan.assignments.items()
         if slot.space is Space.ARENA

@@ -10,10 +10,10 @@ from rlx._version import __version__
 from rlx.core.dim import DimLike
 from rlx.core.layout import Layout
 from rlx.cost.target_json import target_json
+from rlx.ir.fingerprint import numbers
 from rlx.ir.json_form import dim_json, symbols_json
 from rlx.ir.lir import BufferPlan, LirModule, Slot
 from rlx.ir.mir import Node
-from rlx.ir.plan_nodes import planned_nodes
 from rlx.ir.text import show
 
 
@@ -29,7 +29,7 @@ def lir_text(lir: LirModule) -> str:
 def plan_json(lir: LirModule) -> dict[str, Any]:
     """All of a module but its target and its graph, whose nodes are numbered as planned."""
     plan = lir.plan
-    number = {node: i for i, node in enumerate(planned_nodes(lir.mir.graph))}
+    number = numbers(lir.mir.graph)
     symbols = [d.symbol for d in plan.dynamic_symbols if d.symbol is not None]
     return {
         "options": lir.options,
@@ -41,7 +41,7 @@ def plan_json(lir: LirModule) -> dict[str, Any]:
         "arena": dim_json(plan.arena_formula),
         "weight_bytes": plan.weight_bytes,
         "schedule": [number[n] for n in plan.schedule],
-        "phases": [plan.phases[n].name.lower() for n in number],
+        "phases": [plan.phase_of(n).name.lower() for n in number],
         "slots": [[n, *_slot_json(s)] for n, s in _by_number(plan.assignments, number)],
         "views": [
             [n, number[v.root], *_layout_json(v.layout)] for n, v in _by_number(plan.views, number)
