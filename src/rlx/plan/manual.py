@@ -22,7 +22,7 @@ def with_plan(
     """A module with this plan, of which the checker found nothing wrong. What follows from the
     graph does not depend on who wrote the plan: the same plan has the same fingerprint."""
     held = MirModule(module) if isinstance(module, Graph) else module
-    graph = held.graph
+    graph, own = held.graph, IoManifest.collect(held)
     at_end: tuple[str, ...] | None = getattr(options, "at_end", None)
     if at_end is not None and not plan.phases:
         mark_demanded(graph, at_end)
@@ -32,9 +32,7 @@ def with_plan(
         assignments=_with_external(graph, plan),
         weight_bytes=plan.weight_bytes or _end_of_weights(plan, sizes),
         phases=plan.phases or derive_phases(planned_nodes(graph)),
-        io=replace(IoManifest.collect(graph), at_end=at_end)
-        if plan.io == IoManifest()
-        else plan.io,
+        io=replace(own, at_end=at_end) if plan.io == IoManifest() else plan.io,
         dynamic_symbols=planned_symbols(graph),
         representative=sizes,
     )
