@@ -217,7 +217,7 @@ def test_a_plan_written_by_hand_has_the_fingerprint_of_the_planners(
     build: Callable[[], Model],
 ) -> None:
     """Only what follows from nothing else is written."""
-    pipeline = CompilePipeline("cpu", options=rlx.FusionOptions(sizes={"n": 16}))
+    pipeline = CompilePipeline("cpu", options=rlx.FusionOptions(skip_fusion=True))
     lir = pipeline.compile(build().graph).lir
     plan = lir.plan
     slots = {n: rlx.Slot(s.offset, s.size, s.space) for n, s in plan.assignments.items()}
