@@ -158,7 +158,7 @@ def test_a_field_is_read_or_refused(case: str, tmp_path: Path) -> None:
     wrong: list[str] = []
     counts = {"equal": 0, "refused": 0}
     seed = list(FAMILIES).index(case)
-    for key, value in sample(list(changes(config)), 3, seed % 3):
+    for key, value in sample(list(changes(config)), 5, seed % 5):
         changed = {k: v for k, v in config.items() if k != key}
         path.write_text(json.dumps(changed if value is MISSING else {**changed, key: value}))
         stated = f"{key}={'absent' if value is MISSING else value}"
@@ -175,7 +175,7 @@ def test_a_field_is_read_or_refused(case: str, tmp_path: Path) -> None:
         if not far(made, theirs) <= TOLERANCE:
             wrong.append(f"{stated}: {far(made, theirs):.1e}")
     assert not wrong, "\n".join(wrong)
-    assert min(counts.values()) > 10
+    assert min(counts.values()) > 5
 
 
 def far(made: Any, wanted: Any) -> float:

@@ -15,6 +15,7 @@ import pytest
 import rlx
 from bench.dialects import for_numpy
 from bench.workloads.minilm import NORMS, WEIGHTS, Size, minilm_function
+from rlx.frontends.safetensors.naming import Sizes, naming_of
 from rlx.frontends.safetensors.reader import read_tensors
 
 SIZE = Size(layers=2, width=32, heads=4, hidden=48, words=50, places=16)
@@ -287,6 +288,9 @@ def test_decisions_name_the_layers(tmp_path: Path) -> None:
         ({"layer_norm_eps": "x"}, "layer_norm_eps"),
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"is_decoder": True}, "decoder"),
+        ({"embedding_size": 5}, r"config.json: embedding_size is 5, which rlx does not read"),
+        ({"add_cross_attention": True}, "add_cross_attention is True"),
+        ({"quantization_config": {"bits": 8}}, "quantization_config is"),
     ],
 )
 def test_configurations_that_do_not_fit(change: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -316,6 +320,20 @@ def test_heads_are_named_not_dropped(tmp_path: Path) -> None:
         rlx.load(folder_of(tmp_path, BERT, {**weights(), **head}))
 
 
+def test_fields_that_change_nothing_are_allowed(tmp_path: Path) -> None:
+    """And absent ones are as transformers has them: padding of RoBERTa is token 1."""
+    more = {
+        "_name_or_path": "here", "torch_dtype": "float32", "hidden_dropout_prob": 0.1,
+        "vocab_size": 9, "classifier_dropout": None, "pooler_fc_size": 768,
+        "directionality": "bidi", "id2label": {"0": "a"}, "add_cross_attention": False,
+        "gradient_checkpointing": False,
+    }  # fmt: skip
+    assert rlx.load(folder_of(tmp_path, {**BERT, **more}, weights())).outputs
+    config = {k: v for k, v in BERT.items() if k != "pad_token_id"} | {"model_type": "roberta"}
+    where = tmp_path / "config.json"
+    assert Sizes.of(config, naming_of(config, where), where).padding == 1
+
+
 @pytest.mark.parametrize(
     ("listed", "pooling", "told"),
     [
@@ -329,6 +347,7 @@ def test_heads_are_named_not_dropped(tmp_path: Path) -> None:
         (modules("Transformer", "Pooling"), {"pooling_mode_lasttoken": True}, "lasttoken"),
         (modules("Transformer", "Pooling"), {"pooling_mode_mean_tokens": False}, "no pooling mode"),
         ({"a": 1}, {}, "no list"),
+        (modules("Transformer", "Pooling"), {**MEAN, "include_prompt": False}, "include_prompt is"),
     ],
 )
 def test_modules_that_make_no_sense(listed: Any, pooling: Any, told: str, tmp_path: Path) -> None:

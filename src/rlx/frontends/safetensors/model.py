@@ -8,10 +8,12 @@ from pathlib import Path
 
 from rlx.core.errors import Error, UnsupportedError
 from rlx.frontends.block_model import BlockModel
+from rlx.frontends.gguf.folder_config import DENY
 from rlx.frontends.safetensors.encoder import Encoded, encoder, pooled
-from rlx.frontends.safetensors.naming import Sizes, naming_of
+from rlx.frontends.safetensors.naming import ENCODER_NEUTRAL, Sizes, naming_of
 from rlx.frontends.safetensors.pooling import sentence
 from rlx.frontends.safetensors.reader import WEIGHTS, read_object, read_tensors
+from rlx.frontends.tracked_fields import TrackedFields
 from rlx.ir.mir import Node
 from rlx.ops.op import Array
 
@@ -40,7 +42,7 @@ def load(folder: Path) -> FolderModel:
         raise Error(f"{folder} is no model: it has no {CONFIG}.")
     if not weights_path.exists():
         raise Error(f"{folder} has no {WEIGHTS}{_instead(folder)}.")
-    config = read_object(config_path)
+    config = TrackedFields(read_object(config_path), str(config_path))
     naming = naming_of(config, config_path)
     sizes = Sizes.of(config, naming, config_path)
     tensors = read_tensors(weights_path)
@@ -48,6 +50,7 @@ def load(folder: Path) -> FolderModel:
     encoded = encoder(name, sizes, naming, tensors, weights_path)
     encoded.build.module.set_outputs(_outputs(folder, encoded))
     _check_used(encoded, tensors)
+    config.deny_unread([ENCODER_NEUTRAL], DENY)
     return FolderModel(encoded.build.module, {n: tensors[n] for n in encoded.build.taken})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlx.core.errors import Error, UnsupportedError
+from rlx.frontends.gguf.folder_families import NEUTRAL
+from rlx.frontends.tracked_fields import ANY, Neutral
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,10 @@ class Naming:
     """Our name of a size → the configuration's."""
     starts_after_padding: bool = False
     """Do positions start after the padding id, and count non-padding tokens only?"""
+    padding: int = 0
+    """The padding id, where a configuration does not say."""
+    reads_eps: bool = True
+    """Is the epsilon of norms a field, not 1e-12 whatever that is?"""
 
 
 _BERT = Naming(
@@ -38,7 +44,7 @@ _BERT = Naming(
         "hidden": "intermediate_size", "act": "hidden_act",
     },
 )  # fmt: skip
-_ROBERTA = Naming("roberta.", _BERT.layer, _BERT.parts, _BERT.sizes, starts_after_padding=True)
+_ROBERTA = replace(_BERT, prefix="roberta.", starts_after_padding=True, padding=1)
 _DISTILBERT = Naming(
     "distilbert.",
     "transformer.layer.{}",
@@ -50,13 +56,27 @@ _DISTILBERT = Naming(
         "width": "dim", "heads": "n_heads", "layers": "n_layers", "hidden": "hidden_dim",
         "act": "activation",
     },
+    reads_eps=False,
 )  # fmt: skip
 FAMILIES = {
     "bert": _BERT, "camembert": _ROBERTA, "distilbert": _DISTILBERT, "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
 }  # fmt: skip
+ENCODER_NEUTRAL: Neutral = {
+    **NEUTRAL, "is_causal": (False,), "is_decoder": (False,), "tie_word_embeddings": ANY,
+    # sizes of tables, which the file has
+    "vocab_size": ANY, "type_vocab_size": ANY, "max_position_embeddings": ANY,
+    "sinusoidal_pos_embds": ANY,
+    # of training, of heads that are not here, and notes of the first writers
+    "*dropout": ANY, "summary_*": ANY, "pooler_*": ANY, "directionality": ("bidi",),
+    "tie_weights_": ANY, "mask_token_id": ANY, "cls_token_id": ANY, "unk_token_id": ANY,
+    "layer_norm_eps": (1e-12,),
+}  # fmt: skip
+"""Fields that change no result of an encoder."""
 GELUS = {"gelu": False, "gelu_new": True, "gelu_pytorch_tanh": True}
 """Activation → is it GELU's tanh form?"""
+EPS = 1e-12
+"""Of norms, where a configuration does not say."""
 MOST = 1 << 20
 """Of any size in a configuration."""
 
@@ -89,7 +109,8 @@ class Sizes:
         width, heads = count("width"), count("heads")
         if width % heads:
             raise Error(f"{where}: {heads} heads do not share a width of {width}.")
-        eps, padding = config.get("layer_norm_eps", 1e-12), config.get("pad_token_id", 0)
+        eps = config.get("layer_norm_eps", EPS) if naming.reads_eps else EPS
+        padding = config.get("pad_token_id", naming.padding)
         if not isinstance(eps, float | int) or not 0 < eps < 1:
             raise Error(f"{where}: layer_norm_eps is {_short(eps)}, not between 0 and 1.")
         if type(padding) is not int or not 0 <= padding <= MOST:

@@ -10,6 +10,7 @@ from typing import Any
 from rlx.core.errors import Error, UnsupportedError
 from rlx.frontends.safetensors.encoder import Encoded
 from rlx.frontends.safetensors.reader import read_list, read_object
+from rlx.frontends.tracked_fields import ANY, Neutral, TrackedFields
 from rlx.ir.hir import HirModule
 from rlx.ir.mir import Node
 
@@ -18,6 +19,8 @@ LEAST_NORM = 1e-12
 FAR_BELOW = -1e9
 """What a token that is not there counts as when the largest is taken."""
 _PREFIX = "pooling_mode_"
+NEUTRAL: Neutral = {"word_embedding_dimension": ANY, "include_prompt": (True,)}
+"""Fields of a pooling that change nothing: rows have their width, and masks say what is pooled."""
 
 
 def sentence(folder: Path, encoded: Encoded) -> Node | None:
@@ -54,8 +57,9 @@ def _applied(place: Path, kind: str, encoded: Encoded, made: Node | None) -> Nod
 
 
 def _pooled(path: Path, encoded: Encoded) -> Node:
-    config = read_object(path)
-    modes = [k.removeprefix(_PREFIX) for k, v in config.items() if k.startswith(_PREFIX) and v]
+    config = TrackedFields(read_object(path), str(path))
+    modes = [k.removeprefix(_PREFIX) for k in config if k.startswith(_PREFIX) and config[k]]
+    config.deny_unread([NEUTRAL], "Pool with sentence-transformers.")
     for mode in modes:
         if mode not in MODES:
             known = ", ".join(MODES)
