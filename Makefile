@@ -45,7 +45,7 @@ help:
 	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
 	@echo "make bench-zoo      18 published models in turns with onnxruntime"
 	@echo "make bench-gate     the gate's verdicts reversed and measured"
-	@echo "make bench-compile  the compile-time limits; exit 1 where one is passed"
+	@echo "make bench-compile  the compile-time limits, and time per node at 1,000 and 20,000 nodes; exit 1"
 	@echo "make bench-leaks    11,000 programs compiled, called and dropped: does memory grow?"
 
 setup: $(STAMP)
@@ -257,8 +257,10 @@ bench-zoo: bench-setup
 bench-gate: bench-setup
 	$(BENCH)/bin/python -m bench.gate
 
+# Fewer: GROWTH="--families chain diamond --targets cpu --nodes 1000 5000".
 bench-compile: setup
 	$(PY) -m bench.compile_time
+	$(PY) -m bench.compile_growth $(GROWTH)
 
 bench-leaks: setup
 	$(PY) -m bench.leaks
