@@ -30,6 +30,7 @@ from rlx.ir.mir import Graph, Origin
 from rlx.passes.fusion.reasons import HINTS
 from rlx.passes.options import DispatchPolicy, FusionOptions
 from rlx.pipeline import CompilePipeline
+from rlx.rules.engine import Missed
 
 
 def by_hand() -> Graph:
@@ -582,3 +583,31 @@ def test_every_key_of_the_json_is_documented() -> None:
     for part in ("source", "nodes", "kernels", "buffers", "decisions", "rules", "advice"):
         keys |= set(told[part][0])
     assert not [k for k in sorted(keys) if f"`{k}`" not in text]
+
+
+def test_a_softmax_between_products_that_is_no_attention_has_its_reason() -> None:
+    g = rlx.Graph("by depth")
+    q, k, v = (
+        g.input(n, rlx.Shape(d)) for n, d in (("q", [2, 8, 4]), ("k", [2, 4, 8]), ("v", [2, 8, 4]))
+    )
+    g.set_outputs([ops.matmul(ops.softmax(ops.matmul(q, k)), v)])
+    found = report(g)
+    (miss,) = found.missed_rules
+    assert miss.rule == "attention_formula"
+    assert "stored by depth" in miss.reason
+    text = str(found)
+    assert "rewrites that nearly applied" in text
+    assert miss.reason in text
+
+
+def test_a_rewrite_that_applied_in_the_end_was_no_miss() -> None:
+    """The other reader of the scores is gone after the first sweep."""
+    g = rlx.Graph("later")
+    q, k, v = (g.input(n, rlx.Shape([2, 8, 4])) for n in "qkv")
+    s = ops.matmul(q, ops.transpose(k, perm=(0, 2, 1)))
+    other = ops.where(g.constant(np.array(True)), q, ops.narrow(s, axis=2, start=0, length=4))
+    g.set_outputs([ops.matmul(ops.softmax(s), v), other])
+    result = CompilePipeline("cpu").compile(g)
+    assert any(isinstance(e, Missed) for e in result.rewrites)
+    assert "attention" in {n.op for n in result.lir.mir.graph.order()}
+    assert not report(g).missed_rules

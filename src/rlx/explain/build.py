@@ -175,8 +175,9 @@ def _rules(result: CompileResult) -> tuple[tuple[RuleFired, ...], tuple[RuleMiss
         )
         for e in result.rewrites if isinstance(e, Fired)
     ]  # fmt: skip
+    applied = {(e.rule, e.before) for e in fired}  # in a later sweep
     missed = [RuleMissed(e.rule, e.where, e.reason) for e in result.rewrites
-              if isinstance(e, Missed)]  # fmt: skip
+              if isinstance(e, Missed) and (e.rule, e.where) not in applied]  # fmt: skip
     return tuple(fired), tuple(dict.fromkeys(missed))
 
 

@@ -19,6 +19,7 @@ from rlx.explain.report import (
     ReportKernel,
     ReportNode,
     RuleFired,
+    RuleMissed,
     SourceNode,
 )
 from rlx.explain.text import clipped
@@ -46,6 +47,7 @@ class Why:
     source: tuple[SourceNode, ...]
     """Ops before any pass."""
     rules: tuple[RuleFired, ...]
+    missed_rules: tuple[RuleMissed, ...]
     decisions: tuple[ReportDecision, ...]
     nodes: tuple[ReportNode, ...]
     """Nodes of the final graph that it is in."""
@@ -78,6 +80,7 @@ def follow(report: Report, name: str) -> Why:
                             if o.kind not in NOT_NAMES)),
         tuple(source),
         tuple(r for r in report.rules if _concerns((r.before, r.after), wanted, own)),
+        tuple(m for m in report.missed_rules if _concerns((m.where,), wanted, own)),
         tuple(d for d in report.decisions if d.id == name or _concerns(d.where, wanted, own)),
         tuple(nodes),
         tuple(kernels),
@@ -177,6 +180,7 @@ def why_text(found: Why) -> str:
         *_part("part of", [(b,) for b in found.blocks if b != found.name]),
         *_part("ops", [(f"#{n.id}", n.op, n.shape) for n in found.source]),
         *_part("rewrites", [_rewritten(r) for r in found.rules]),
+        *_part("nearly", [(m.rule, clipped(m.where), m.reason) for m in found.missed_rules]),
         *_part("decisions", _decision_rows(found.decisions)),
         *(line for k in found.kernels for line in _kernel(k)),
         *_part("buffers", [_bytes(b) for b in found.buffers]),

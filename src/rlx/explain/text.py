@@ -133,7 +133,9 @@ def sections(report: Report, most: int | None = MOST) -> list[Section]:
         decision_section("schedules of launches", chosen, most),
         measured_section(report),
         Section("rewrites", ("count", "rule", "identity"), _rule_cells(report)),
-    ]
+        Section("rewrites that nearly applied", ("count", "rule", "first at", "why not"),
+                _miss_cells(report)[:most]),
+    ]  # fmt: skip
     return [s for s in every if s.rows]
 
 
@@ -369,6 +371,14 @@ def _rule_cells(report: Report) -> list[tuple[str, ...]]:
     count = Counter(r.rule for r in report.rules)
     first = {r.rule: r for r in reversed(report.rules)}
     return [(f"{n}", rule, first[rule].identity) for rule, n in count.most_common()]
+
+
+def _miss_cells(report: Report) -> list[tuple[str, ...]]:
+    """What was nearly recognised and stayed as it is, such as a softmax between two products."""
+    count = Counter((m.rule, m.reason) for m in report.missed_rules)
+    first = {(m.rule, m.reason): m.where for m in reversed(report.missed_rules)}
+    return [(f"{n}", rule, clipped(first[rule, why]), why)
+            for (rule, why), n in count.most_common()]  # fmt: skip
 
 
 def _kernel_cell(
