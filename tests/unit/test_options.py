@@ -8,7 +8,7 @@ import pytest
 import rlx
 from rlx import ops
 from rlx.core.errors import Error
-from rlx.cost.target import FusionLimits
+from rlx.cost.target import FusionLimits, Target
 from rlx.passes.context import Context
 from rlx.passes.options import DispatchPolicy, FusionOptions
 
@@ -61,7 +61,7 @@ def test_the_force_given_is_copied() -> None:
 def test_the_callers_limits_replace_the_targets() -> None:
     assert Context.of("cuda").limits == FusionLimits(32, 16)
     assert Context.of("cuda", FusionOptions(limits=FusionLimits(4))).limits == FusionLimits(4)
-    assert Context.of("cpu").limits == FusionLimits()
+    assert Context.of("cpu").limits == Target.of("cpu").limits
 
 
 @pytest.mark.parametrize("field", ["force_common", "force_native"])
