@@ -61,7 +61,7 @@ class _Functions:
     def prologue(self, steps: Sequence[ProgramStep]) -> Iterator[Function]:
         name, parts = f"{self.subprogram.name}.prologue", list[str]()
         numbered = list(enumerate(steps))
-        for some in _parts(numbered, lambda each: each[1]):
+        for some in _parts(numbered, lambda each: _prepared_count(each[1])):
             writer = self.writer()
             for (number, step), tasks in some:
                 writer.prepare(step, number, tasks)
@@ -98,7 +98,7 @@ class _Functions:
     ) -> Generator[Function, None, list[str]]:
         """Functions for runs of steps, numbered from `count` on: their names."""
         names: list[str] = []
-        for some in _parts(steps, lambda step: step):
+        for some in _parts(steps, _task_count):
             writer = self.writer()
             for step, tasks in some:
                 writer.step(step, tasks)
@@ -140,13 +140,11 @@ class _Functions:
         yield whole.finish(name, ARGS)
 
 
-def _parts(
-    items: Sequence[T], step_of: Callable[[T], ProgramStep]
-) -> Iterator[list[tuple[T, range]]]:
+def _parts(items: Sequence[T], count_of: Callable[[T], int]) -> Iterator[list[tuple[T, range]]]:
     """Steps with their tasks, as many as a function has; one of many tasks is several."""
     run: list[tuple[T, range]] = []
     for item in items:
-        count = _task_count(step_of(item))
+        count = count_of(item)
         if count > STEPS_PER_FUNCTION:
             yield from [run] if run else []
             run = []
@@ -161,10 +159,14 @@ def _parts(
 
 
 def _task_count(step: ProgramStep) -> int:
-    """The tasks of a call, or of the prologue; 1 where they cannot be parted."""
-    if not isinstance(step.lowering, KernelSequence) or step.packed_offsets:
-        return 1
-    return len(step.lowering.schedule.tasks)
+    """The tasks of a call; 1 where they cannot be parted."""
+    lowering = step.lowering
+    return len(lowering.schedule.tasks) if isinstance(lowering, KernelSequence) else 1
+
+
+def _prepared_count(step: ProgramStep) -> int:
+    """The same of the Prologue, where weights are packed by one task after the other."""
+    return 1 if step.packed_offsets else _task_count(step)
 
 
 def _first_late(steps: Sequence[ProgramStep], subprogram: Subprogram) -> int:
