@@ -48,6 +48,8 @@ FOREACH: dict[str, Make] = {
 }
 OTHERS: dict[str, Make] = {
     "Muon": lambda params: optim.Muon([p for p in params if p.ndim == 2], lr=0.01),
+    "Adam fused": lambda params: optim.Adam(params, lr=0.01, fused=True),
+    "SGD fused": lambda params: optim.SGD(params, lr=0.1, momentum=0.9, fused=True),
     "Adam with a tensor of a rate": lambda params: optim.Adam(
         params, lr=torch.tensor(0.01), foreach=False
     ),

@@ -73,6 +73,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx.backends.state_memory import HostStates, StateMemory
 from rlx.core.errors import UnsupportedError
+from rlx.core.memory_digests import MemoryDigests, Span
 from rlx.core.not_copied import NotCopied
 from rlx.core.tune import Tune
 from rlx.cost.target import Target
@@ -148,6 +149,16 @@ class Program(NotCopied, ABC):
         """A native function of objects of another library that gives such objects, and calls `slow`
         where they are not as they should be; None where there is none."""
         return None
+
+    @property
+    def copied_params(self) -> frozenset[str]:
+        """Those that a call reads copies of, or what follows from them: a change of their memory
+        must be given anew."""
+        return frozenset(n.name for n in self.interface.params)
+
+    def digests(self, spans: Sequence[Span]) -> MemoryDigests:
+        """Memory of the host as it is now, to be compared before a call."""
+        return MemoryDigests(spans)
 
     @property
     def states(self) -> StateMemory:

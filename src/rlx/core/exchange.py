@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlx.core import dlpack
+from rlx.core.memory_digests import MemoryDigests
 
 Array = np.ndarray[Any, Any]
 ATTRIBUTE = "__dlpack_c_exchange_api__"
@@ -133,6 +134,8 @@ class ExchangeCall:
     """For each input that calls write its number, and where the memory begins and ends of which the
     caller has found that neither weights nor others that are written share it: what it writes here
     counts from the next call on."""
+    digests: MemoryDigests | None = None
+    """Memory that calls have copies of, and which must be what it was."""
 
 
 def array_class(types: Sequence[type]) -> ArrayClass | None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from rlx.passes.options import FusionOptions
     from rlx.runtime.session import Session
 
+_LIFTED = "lifted_tensor_"
+"""How torch.export calls tensors that the code made, or had from elsewhere than its module."""
 MAX_CONSTANT = 64
 """Elements of a tensor of the model that are part of its graph rather than a weight."""
 
@@ -54,13 +56,16 @@ class TorchModel(Bundle):
 
     def __init__(
         self, graph: Graph, weights: Mapping[str, Any], state: Mapping[str, Any],
-        signature: Signature, decomposed: Mapping[str, tuple[str, ...]], eager: EagerGraph,
+        constants: Mapping[str, Any], signature: Signature,
+        decomposed: Mapping[str, tuple[str, ...]], eager: EagerGraph,
     ) -> None:  # fmt: skip
         self.name, self._graph = graph.name, graph
         self.weights = weights
         """Name → tensor, for what the graph has as params."""
         self.state = state
         """Name → tensor, for what calls change."""
+        self.constants = constants
+        """Name → tensor, for what the graph has as constants."""
         self.signature = signature
         self.decomposed = decomposed
         """Ops that torch decomposed, and what they became."""
@@ -113,7 +118,8 @@ class TorchModel(Bundle):
 
     def with_states(self, graph: Graph, signature: Signature) -> TorchModel:
         """The same with states in the graph."""
-        return TorchModel(graph, self.weights, self.state, signature, self.decomposed, self.eager)
+        held = self.weights, self.state, self.constants
+        return TorchModel(graph, *held, signature, self.decomposed, self.eager)
 
     def for_session(self, session: Session) -> TorchModel:
         """The model with what it writes as states, where the session's target writes the host's
@@ -144,6 +150,7 @@ class Builder:
         self.sources: dict[Any, Source] = {}
         self.weights: dict[str, Any] = {}
         self.state: dict[str, Any] = {}
+        self.constants: dict[str, Any] = {}
 
     def argument(self, node: Any, place: int, name: str, *, as_stored: bool = False) -> None:
         """A tensor of each call, or a value that is the same in all. `as_stored` makes an input
@@ -165,14 +172,18 @@ class Builder:
         stored = Shape(tuple(shape.dims[a] for a in order), shape.dtype)
         return ops.transpose(self.graph.input(name, stored), perm=tuple(np.argsort(order).tolist()))
 
-    def weight(self, node: Any, name: str, tensor: Any, *, is_written: bool) -> None:
-        """A tensor of the model: a param, or an input where calls change it."""
+    def weight(
+        self, node: Any, name: str, tensor: Any, *, is_written: bool, is_constant: bool
+    ) -> None:
+        """A tensor of the model: a param, or an input where calls change it. A small one that the
+        module has no name for is a constant."""
         require_dense(tensor, name)
         if is_written:
             self.env[node] = self.graph.input(name, self._shape(tensor))
             self.sources[node], self.state[name] = State(name, name), tensor
-        elif tensor.numel() <= MAX_CONSTANT and not tensor.requires_grad:
+        elif is_constant and tensor.numel() <= MAX_CONSTANT and not tensor.requires_grad:
             self.env[node] = self.graph.constant(weight_array(tensor).copy())
+            self.constants[name] = tensor
         else:
             self.param(node, name, tensor)
 
@@ -206,7 +217,8 @@ class Builder:
         self.graph.set_outputs({name: node for node, name in outputs.items()})
         signature = Signature(self._inputs(), tuple(flat), writes, in_spec, out_spec, num_arguments)
         decomposed = self.importer.decomposed
-        return TorchModel(self.graph, self.weights, self.state, signature, decomposed, eager)
+        held = self.weights, self.state, self.constants
+        return TorchModel(self.graph, *held, signature, decomposed, eager)
 
     def _results(self, graph: Any, values: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Each flat result and the FX node that it is."""
@@ -347,7 +359,10 @@ def imported_program(
             operands.append(Place(place))
         elif isinstance(held.get(spec.target), torch.Tensor):
             is_written = node in written
-            build.weight(node, spec.target, held[spec.target], is_written=is_written)
+            build.weight(
+                node, spec.target, held[spec.target], is_written=is_written,
+                is_constant=spec.target.startswith(_LIFTED),
+            )  # fmt: skip
             operands.append(held[spec.target])
         else:
             kind = type(held.get(spec.target)).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,11 +10,12 @@ from rlx.core.exchange import MAX_ORDERED, ExchangeCall, Given, Held, Watched
 from rlx.frontends.torch.model import TorchModel
 from rlx.frontends.torch.signature import Argument, RandomState, Result, Source, State
 from rlx.frontends.torch.tensor_memory import state_of, tensor_class
+from rlx.frontends.torch.watch import Watch
 from rlx.ops.op import Array
 
 
 def native_call(
-    model: TorchModel, weights: Sequence[Any], places: Sequence[int | None], *, is_tuple: bool
+    model: TorchModel, watch: Watch, places: Sequence[int | None], *, is_tuple: bool
 ) -> ExchangeCall | None:
     """How native code calls a model on tensors; None where a call has to do more than compute its
     outputs, or where tensors cannot be read."""
@@ -27,12 +27,19 @@ def native_call(
     is_whole = sorted(outputs) == list(range(len(model.graph.outputs)))
     if kind is None or not is_plain or not is_whole or None in sources:
         return None
-    watched = [Watched(t, p, state_of(kind, t)) for t, p in zip(weights, places, strict=True)]
+    watched = [Watched(t, p, state_of(kind, t)) for t, p in zip(watch.tensors, places, strict=True)]
     results = zip(outputs, [order for _, order in orders])
     known = [s for s in sources if s is not None]
     count = signature.num_arguments
     return ExchangeCall(
-        kind, count, tuple(known), tuple(results), tuple(watched), is_tuple, _written(model)
+        kind,
+        count,
+        tuple(known),
+        tuple(results),
+        tuple(watched),
+        is_tuple,
+        _written(model),
+        watch.digests,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from rlx.core.dim import Dim
 from rlx.core.errors import Error
+from rlx.core.memory_digests import MemoryDigests
 from rlx.core.public_calls import public_class
 from rlx.frontends.torch.dtypes import array_of, tensor_of
 from rlx.frontends.torch.model import TorchModel, weight_array
@@ -27,13 +27,13 @@ from rlx.frontends.torch.signature import (
     State,
     Views,
 )
+from rlx.frontends.torch.watch import Watch
 from rlx.frontends.torch.written import (
     Written,
     edges_of,
     is_folded,
     overlaps,
     reach,
-    tensor_edges,
     writing,
 )
 from rlx.frontends.torch.written import write as store
@@ -62,8 +62,10 @@ class TorchProgram:
     def __init__(self, model: TorchModel, exe: Executable, replaced: frozenset[str]) -> None:
         self.model, self.executable = model, exe
         """The program itself, of the flat inputs and outputs of the graph."""
-        self._names = tuple(n for n in model.weights if n not in replaced)
-        self._watch = Watch([model.weights[n] for n in self._names])
+        self._is_compared = True
+        held = {**model.weights, **model.constants}
+        self._names = tuple(n for n in held if n not in replaced)
+        self._watch = self._watched({n: held[n] for n in self._names})
         self._dims = _dim_places(model)
         signature = model.signature
         self._sources = [s for s in signature.inputs if not isinstance(s, RandomState)]
@@ -130,7 +132,7 @@ class TorchProgram:
         if not is_single and signature.out_spec != pytree.tree_structure(results):
             return None
         places = [None] * len(self._names)
-        return native_call(self.model, self._watch.tensors, places, is_tuple=not is_single)
+        return native_call(self.model, self._watch, places, is_tuple=not is_single)
 
     def _structured(self, results: list[Any]) -> Any:
         return pytree.tree_unflatten(results, self.model.signature.out_spec)
@@ -236,6 +238,19 @@ class TorchProgram:
 
     # -- weights ----------------------------------------------------------------------------------
 
+    def watch_weights(self, how: str = "compared") -> None:
+        """How calls notice that weights were written. `"compared"`: those of which the program has
+        copies, packed ones for instance, are hashed before each call, at the speed of memory.
+        `"counted"`: the caller sees to it that they are written by ops that torch counts in
+        `tensor._version`, and neither through `tensor.data` nor NumPy's views nor by fused
+        optimisers; their memory is not read."""
+        if how not in ("compared", "counted"):
+            raise Error(f"watch_weights takes 'compared' or 'counted', got {how!r}.")
+        self.refresh_weights()
+        self._is_compared = how == "compared"
+        self._watch = self._watched(dict(zip(self._names, self._watch.tensors)))
+        self._bind()
+
     def refresh_weights(self) -> None:
         """Take over weights that were changed since the last call: what depends on them is
         prepared again."""
@@ -244,12 +259,26 @@ class TorchProgram:
 
     def _adopt(self, given: Sequence[Any]) -> None:
         """Use these weights from now on; only those that are other than before are prepared."""
-        now = Watch(given)
-        changed = [
-            (n, t) for n, t, is_new in zip(self._names, given, now.news(self._watch)) if is_new
-        ]
+        now = self._watch.again(given)
+        changed = now.news(self._watch)
+        for name in changed.keys() & self.model.constants.keys():
+            raise Error(
+                f"{self.model.name}: the tensor {name}, which the model has as a constant, was "
+                "changed. Compile the model again, or make it a buffer of the module."
+            )
         self._watch = now
-        adopt(self.executable, {n: weight_array(t) for n, t in changed})
+        adopt(self.executable, {n: weight_array(t) for n, t in changed.items()})
+
+    def _watched(self, weights: Mapping[str, Any]) -> Watch:
+        """Weights as they are now. What one program for all calls reads where it is needs not be
+        compared."""
+        loaded = self.executable.native
+        if not self._is_compared:
+            return Watch(weights, None, MemoryDigests)
+        if loaded is None:
+            return Watch(weights, frozenset(weights), MemoryDigests)
+        copied = loaded.program.copied_params | self.model.constants.keys()
+        return Watch(weights, copied, loaded.program.digests)
 
     # -- what comes out ---------------------------------------------------------------------------
 
@@ -289,43 +318,6 @@ class TorchProgram:
 
     def __repr__(self) -> str:
         return f"<TorchProgram {self.executable!r}>"
-
-
-class Watch:
-    """Weights as they were when they were prepared: changes in place count up a tensor's version,
-    and `tensor.data = …` moves it."""
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self.tensors = list(tensors)
-        self._counted = [t for t in tensors if not t.is_inference()]
-        """Torch counts no changes of those that inference mode made."""
-        self._address = torch.Tensor.data_ptr
-        self.edges = [tensor_edges(t) for t in tensors]
-        """Where their memory begins and ends."""
-        self._versions = list(map(_version, self._counted))
-        self._addresses = list(map(self._address, self.tensors))
-
-    def is_unchanged(self) -> bool:
-        """Are the tensors what they were?"""
-        return [*map(_version, self._counted)] == self._versions and [
-            *map(self._address, self.tensors)
-        ] == self._addresses
-
-    def is_same(self, given: Sequence[Any]) -> bool:
-        """Are these the same tensors, unchanged?"""
-        return all(map(operator.is_, given, self.tensors)) and self.is_unchanged()
-
-    def news(self, before: Watch) -> list[bool]:
-        """For each tensor, is it other than it was before?"""
-        pairs = zip(self._states(), before._states(), strict=True)
-        return [a[0] is not b[0] or a[1:] != b[1:] for a, b in pairs]
-
-    def _states(self) -> list[tuple[Any, int, int]]:
-        counts = dict(zip(map(id, self._counted), self._versions))
-        return [(t, counts.get(id(t), -1), a) for t, a in zip(self.tensors, self._addresses)]
-
-
-_version = operator.attrgetter("_version")
 
 
 def _ordered(made: Any, order: tuple[int, ...] | None) -> Any:

@@ -86,7 +86,7 @@ def assembled(
         isa,
         symbols,
         tuple(c for r in subprograms for c in _constants(r)),
-        tuple(_followed(program.main)),
+        tuple(_followed(program)),
         _read_by_calls(program),
         names,
         program,
@@ -134,8 +134,10 @@ def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:
     return tuple(s for s in found if s is not None)
 
 
-def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
-    """Which params each step of the prologue follows from, by number."""
+def _followed(program: KernelProgram) -> Iterator[frozenset[int]]:
+    """Which params each step of the prologue follows from, by number; in the end, as one step, what
+    the bodies of control flow may, which prepare what they are given every time."""
+    main = program.main
     number = {n: i for i, n in enumerate(main.graph.params)}
     known: dict[Node, frozenset[int]] = {}
     for node in main.graph.order():
@@ -148,6 +150,8 @@ def _followed(main: Subprogram) -> Iterator[frozenset[int]]:
         packing = (p.task for p in step.lowering.schedule.packed)
         read = {b.index for t in packing for b in t.buffers if b.kind == "operand"}
         yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
+    if any(s.bound for s in program.subprograms.values()):
+        yield frozenset(number.values())
 
 
 def _read_by_calls(program: KernelProgram) -> frozenset[int]:

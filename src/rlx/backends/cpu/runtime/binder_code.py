@@ -26,6 +26,7 @@ from rlx.backends.cpu.runtime.binding_table import (
 from rlx.backends.cpu.runtime.buffer_pool import SLACK
 from rlx.backends.cpu.runtime.control_code import Function, Value
 from rlx.backends.cpu.runtime.cpython_layout import ALIGNED, CONTIGUOUS, WRITEABLE, Field
+from rlx.backends.cpu.runtime.digest_code import digest_text
 from rlx.backends.cpu.runtime.exchange_code import exchange_text, small_data
 from rlx.backends.cpu.runtime.interrupt_poll import INTERRUPTED
 from rlx.backends.cpu.runtime.thread_pool_layout import Place
@@ -40,7 +41,15 @@ SMALL = 4096
 
 def binder_text() -> str:
     """`entry`, and what it calls."""
-    parts = [exchange_text(), checks_text(), written_text(), _evaluate(), _block(), _new_array()]
+    parts = [
+        digest_text(),
+        exchange_text(),
+        checks_text(),
+        written_text(),
+        _evaluate(),
+        _block(),
+        _new_array(),
+    ]
     parts += [_output(), _outputs(), _undo(), _wrap(), _results()]
     return "\n".join([*parts, _run(), _attempt(), _entry()])
 
@@ -364,6 +373,9 @@ def _counted(f: Function, inputs: str, outputs: str) -> str:
         f.give_if(f.test("ne", "i64", "%count", wanted), slow)
         same = f.call("i1", "@is_unchanged", "ptr %exchange", "ptr %args")
         f.give_if(f.let(f"xor i1 {same}, true"), slow)
+        differs = f.call("i32", "@digests_differ", "ptr %table", "ptr %exchange")
+        f.give_if(f.test("eq", "i32", differs, INTERRUPTED), f"i32 {_RAISED}")
+        f.give_if(f.test("ne", "i32", differs, 0), slow)
     with f.when(f.test("eq", "ptr", "%exchange", "null")):
         is_more = f.test("eq", "i64", "%count", f.add(inputs, outputs))
         f.do(f"store i1 {is_more}, ptr {has_outs}")

@@ -142,9 +142,12 @@ class Exchange(IntEnum):
     NUM_WRITTEN = 27
     WRITTEN = 28
     """Address of a record for each input that is written."""
+    NUM_BLOCKS = 29
+    BLOCKS = 30
+    """Address of the digests of memory that calls have copies of."""
 
 
-NUM_EXCHANGE_SLOTS = 29
+NUM_EXCHANGE_SLOTS = 31
 
 
 class SourceSlot(IntEnum):

@@ -63,8 +63,15 @@ _WORDS = Managed.DIMS
 
 
 def exchange_text() -> str:
-    """`tensor_view`, `is_unchanged`, `new_managed`, `tensor_results` and `release`."""
-    parts = [_is_dense(), _tensor_view(), _is_unchanged(), _new_managed(), _fill()]
+    """The functions that read objects of other libraries, and make them."""
+    parts = [
+        _is_dense(),
+        _tensor_view(),
+        _is_unchanged(),
+        _digests_differ(),
+        _new_managed(),
+        _fill(),
+    ]
     return "\n".join([*parts, _tensor_object(), _tensor_results(), _release()])
 
 
@@ -192,6 +199,17 @@ def _is_unchanged() -> str:
             now = f.let(f"zext i32 {f.load('i32', counts, number)} to i64")
             f.give_if(f.test("ne", "i64", now, f.word(record, WatchSlot.NUMBER)), "i1 false")
     f.give("i1 true")
+    return f.text()
+
+
+def _digests_differ() -> str:
+    """Is the memory, of which calls read copies, other than it was? 0 where it is not."""
+    f = Function("define internal i32 @digests_differ(ptr %table, ptr %exchange)")
+    count = f.word("%exchange", Exchange.NUM_BLOCKS)
+    f.give_if(f.test("eq", "i64", count, 0), "i32 0")
+    pool, blocks = f.address("%table", Slot.POOL), f.address("%exchange", Exchange.BLOCKS)
+    given = f"ptr {pool}", f"ptr {blocks}", f"i64 {count}", f"i64 {f.word('%table', Slot.THREADS)}"
+    f.give(f"i32 {f.call('i32', '@check_digests', *given)}")
     return f.text()
 
 

@@ -51,6 +51,8 @@ class ExchangeWords:
             Exchange.NUM_WATCHED: len(call.watched), Exchange.WATCHED: self._watched.ctypes.data,
             Exchange.NUM_WRITTEN: 0 if call.written is None else len(call.written),
             Exchange.WRITTEN: 0 if call.written is None else call.written.ctypes.data,
+            Exchange.NUM_BLOCKS: 0 if call.digests is None else len(call.digests.blocks),
+            Exchange.BLOCKS: 0 if call.digests is None else call.digests.blocks.ctypes.data,
         }  # fmt: skip
 
     def _result_words(self, binding: Binding) -> list[int]:

@@ -16,6 +16,7 @@ from rlx.backends.cpu.program.call_context import NUM_WORDS, Mode, Word
 from rlx.backends.cpu.runtime.binding_table import Binding, Input, Output
 from rlx.backends.cpu.runtime.buffer_pool import Block, new_block
 from rlx.backends.cpu.runtime.call import Entry, FailedAt, Held
+from rlx.backends.cpu.runtime.digest_code import NativeDigests
 from rlx.backends.cpu.runtime.executable_memory import Loaded
 from rlx.backends.cpu.runtime.support_code import Support
 from rlx.core.arrays import as_array
@@ -23,6 +24,7 @@ from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, OutOfMemoryError
 from rlx.core.exchange import ExchangeCall
 from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity, outgrown
+from rlx.core.memory_digests import MemoryDigests, Span
 from rlx.core.memory_limits import memory_bytes
 from rlx.core.params import Params
 from rlx.core.requirements import some_sizes
@@ -180,6 +182,15 @@ class CpuProgram(Program):
         """A native function of objects of another library."""
         assert weights.entry is not None
         return weights.entry.exchange(call, slow, self._raise)
+
+    @property
+    def copied_params(self) -> frozenset[str]:
+        read = frozenset[int]().union(*self.artefact.prologue)
+        return frozenset(self.interface.params[i].name for i in read)
+
+    def digests(self, spans: Sequence[Span]) -> MemoryDigests:
+        self._support.pool.grow(self.threads)
+        return NativeDigests(self._support, self.threads, spans)
 
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]

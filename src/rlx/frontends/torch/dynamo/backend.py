@@ -32,10 +32,12 @@ class Options:
     session: Mapping[str, Any] = field(default_factory=dict[str, Any])
     compile: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_strict: bool = False
+    weights: str = "compared"
+    """How writes to weights are noticed: see `TorchProgram.watch_weights`."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        known = (*OF_SESSION, *OF_COMPILE, "strict")
+        known = (*OF_SESSION, *OF_COMPILE, "strict", "weights")
         for name in given:
             if name not in known:
                 raise Error(
@@ -45,7 +47,8 @@ class Options:
         session = {k: given[k] for k in OF_SESSION if k in given}
         session.setdefault("threads", torch.get_num_threads())
         compiled = {k: given[k] for k in OF_COMPILE if k in given}
-        return cls(session, compiled, bool(given.get("strict", False)) or is_whole())
+        return cls(session, compiled, bool(given.get("strict", False)) or is_whole(),
+                   given.get("weights", "compared"))  # fmt: skip
 
 
 def rlx(
@@ -126,4 +129,7 @@ def compiled_graph(
     """A graph of ATen ops, imported and compiled."""
     model, places = model_of(graph_module, given, name.partition("[")[0])
     made = Session(**asked.session).compile(model, **asked.compile)
-    return GraphProgram(made.model, made.executable, frozenset(), places)
+    program = GraphProgram(made.model, made.executable, frozenset(), places)
+    if asked.weights != "compared":
+        program.watch_weights(asked.weights)
+    return program

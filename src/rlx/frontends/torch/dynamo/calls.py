@@ -40,4 +40,4 @@ class GraphProgram(TorchProgram):
 
     def _native_call(self) -> ExchangeCall | None:
         places = [self._places[n] for n in self._names]
-        return native_call(self.model, self._watch.tensors, places, is_tuple=True)
+        return native_call(self.model, self._watch, places, is_tuple=True)
