@@ -1,6 +1,7 @@
 """`torch.compile(model, backend="rlx")`: graphs of Dynamo as programs.
 
     backend.py     the backend function, its options, and what stays with torch
+    plain_inputs.py  attributes and lists of a graph as tensors that it takes
     trace.py       Dynamo's graph as ATen ops before dispatch, where composites are whole
     functional.py  AOTAutograd: forward passes of calls that need gradients, graphs for parts
     parts.py       the parts of a graph that rlx supports, with torch's ops between

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlx.core.errors import Error
-from rlx.frontends.torch.dynamo.attributes import lifted, with_attributes
 from rlx.frontends.torch.dynamo.breaks import graph_name, is_whole, report_break
 from rlx.frontends.torch.dynamo.calls import GraphProgram
 from rlx.frontends.torch.dynamo.functional import CompileForward, by_autograd
 from rlx.frontends.torch.dynamo.graph import Given, given_by_dynamo, model_of
 from rlx.frontends.torch.dynamo.parts import compiled_in_parts
+from rlx.frontends.torch.dynamo.plain_inputs import PlainInputs
 from rlx.frontends.torch.dynamo.trace import traced
 from rlx.frontends.torch.missing import MissingOp
 from rlx.frontends.torch.namespaces import torch
@@ -66,9 +66,9 @@ def rlx(
     report_break(module, name)
     if not any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         return module.forward
-    graph, held = lifted(module)
     try:
-        return with_attributes(_compiled(graph, [*held, *inputs], name, asked), held)
+        plain = PlainInputs.of(module, inputs)
+        return plain.called(_compiled(plain.module, plain.inputs, name, asked))
     except Error as error:
         if asked.is_strict:
             raise

@@ -11,6 +11,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
 from rlx.frontends.torch.aliasing import written_bases
+from rlx.frontends.torch.dynamo.plain_inputs import ATTRIBUTE
 from rlx.frontends.torch.dynamo.trace import placeholders_of, shape_env
 from rlx.frontends.torch.eager import EagerGraph, Place
 from rlx.frontends.torch.importer import attributes_of
@@ -96,7 +97,7 @@ def constants_of(graph_module: Any) -> Callable[[str], Any]:
 def is_static(source: Any, given: Any) -> bool:
     """Is it a parameter or buffer of a module, which calls give again and again?"""
     known = (source.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
-    known = known or source.meta.get("rlx_attribute")
+    known = known or source.meta.get(ATTRIBUTE)
     return known is not None or isinstance(given, torch.nn.Parameter)
 
 
