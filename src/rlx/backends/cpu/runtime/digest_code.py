@@ -18,8 +18,9 @@ from rlx.core.memory_digests import MemoryDigests, Span
 if TYPE_CHECKING:
     from rlx.backends.cpu.runtime.support_code import Support
 
-FEW = 8
-"""Blocks that one thread hashes sooner than two: 512 KiB, some 30 µs."""
+FEW = 64
+"""Blocks that one thread hashes: 4 MiB, some 200 µs. To wait for a worker that the system has put
+aside takes longer, and models with so few weights ask for none."""
 _LANES, _WORDS = 8, 3
 _VECTOR = f"<{_LANES} x i64>"
 _PRIME, _STEP = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F
