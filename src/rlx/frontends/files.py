@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -97,11 +98,12 @@ def load_program(
     from rlx.runtime.artefact_file import executable_of, read
 
     SOURCE.check("the program", source)
-    if PATH.accepts(source):
+    if isinstance(source, str | PathLike):
         return read(source, threads, device)
     if _is_proto(source) or _is_exported(source):
         raise Error(f"a {type(source).__name__} is a model, not a program. Use rlx.compile.")
-    name, data = _read(source) if hasattr(source, "read") else ("program", memoryview(source))
+    is_bytes = isinstance(source, bytes | bytearray | memoryview)
+    name, data = ("program", memoryview(source)) if is_bytes else _read(source)
     return executable_of(Sections.of(name, data), threads, device)
 
 

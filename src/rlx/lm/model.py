@@ -369,7 +369,7 @@ def _preload(tokenizer: Tokenizer) -> None:
         tokenizer.exact(" ")
 
 
-def _decoder(model: GgufModel, executable: Callable[[GgufModel], Any], slots: int) -> Decoder:
+def _decoder(model: GgufModel, executable: Callable[..., Any], slots: int) -> Decoder:
     """A decoder of what is compiled from a model."""
     if model.module.states:
         window = max((w for w in model.architecture.windows if w is not None), default=0)
