@@ -11,6 +11,7 @@ from rlx.backends.registry import find_backend, has_backend
 from rlx.cli.inputs import (
     Wanted,
     loaded,
+    reading_inputs,
     sizes_in,
 )
 from rlx.cli.options import reading
@@ -127,7 +128,8 @@ def _made_for(model: Any, wanted: Wanted) -> tuple[Any, MadeUp]:
         read, made = read_of(model, wanted)
         return read.graph, made
     graph: Any = model.graph if isinstance(model, Bundle) else model
-    return graph, fitting_inputs(declared := _inputs(graph), wanted.given(declared))
+    with reading_inputs(wanted):
+        return graph, fitting_inputs(declared := _inputs(graph), wanted.given(declared))
 
 
 def _weighed(model: Any, wanted: Wanted) -> FusionOptions:
@@ -157,7 +159,8 @@ def target_of(name: str, mesh: Mapping[str, int] | None = None) -> Target:
 
 def read_of(model: OnnxModel, wanted: Wanted) -> tuple[Read, MadeUp]:
     """The model of a file, or what it is for the inputs that are given or made up, and those."""
-    made = made_up_inputs(model, wanted.given(inputs_of(model)))
+    with reading_inputs(wanted):
+        made = made_up_inputs(model, wanted.given(inputs_of(model)))
     return model.specialised(list(made.arrays.values())), made
 
 
