@@ -95,6 +95,35 @@ def test_concats_that_grow_list_no_more_operands_than_a_kernel_takes() -> None:
     assert max(len(node.inputs) for node in made.order()) <= 64
 
 
+@pytest.mark.parametrize("branches", [False, True])
+def test_bodies_that_nest_too_deep_are_refused_where_they_are_built(branches: bool) -> None:
+    """No RecursionError, at any depth."""
+    with pytest.raises(rlx.GraphError, match=r"nest more than \d+ deep. Flatten"):
+        _nested(400, branches)
+    backend: Any = find_backend("cpu")
+    lir = CompilePipeline("cpu").compile(_nested(80, branches)).lir
+    with pytest.raises(rlx.Error, match=r"nest more than \d+ deep. Flatten"):
+        backend.program(lir)
+
+
+def _nested(depth: int, branches: bool) -> rlx.Graph:
+    g = _body(None, branches)
+    for _ in range(depth):
+        g = _body(g, branches)
+    return g
+
+
+def _body(inner: rlx.Graph | None, branches: bool) -> rlx.Graph:
+    g = rlx.Graph("body")
+    y = g.tanh(g.input("x", [4]))
+    if inner is not None and branches:
+        y = g.if_(g.greater(g.sum(y), 0.0), y, then=inner, else_=_body(None, False))[0]
+    elif inner is not None:
+        y = g.scan(y, body=inner, length=2, num_carries=1)[0]
+    g.set_outputs([y])
+    return g
+
+
 @pytest.mark.parametrize("family", ["diamond", "fibonacci", "unread"])
 def test_deep_graphs_compile_without_recursion(family: str) -> None:
     graph = FAMILIES[family](tries(1500, 20_000))

@@ -37,6 +37,8 @@ from rlx.ops.graphs import NodeBase, provide
 from rlx.ops.op import Op
 
 NAMED_LEAVES = ("input", "param", "state")
+MAX_BODY_DEPTH = 100
+"""How deep graphs may be held by each other: passes enter bodies by recursion."""
 
 
 @public_class
@@ -146,6 +148,8 @@ class Graph(Bodies, States, OpMethods):
         self._scope: tuple[Origin, ...] = ()
         self._sealed: str | None = None
         self._digest: str | None = None
+        self.body_depth = 0
+        """How deep its bodies nest."""
         self.traces_lines = True
         self.is_traced = False
         """Is a function of the user running on its nodes? They are compared as arrays are then."""
@@ -232,6 +236,7 @@ class Graph(Bodies, States, OpMethods):
             )
         self._check_name(decl, attrs)
         self.extents.check(decl, attrs)
+        self._enter_bodies(attrs)
         node = Node()
         node.graph, node.decl, node.op = self, decl, decl.name
         node.inputs = inputs
@@ -245,6 +250,15 @@ class Graph(Bodies, States, OpMethods):
             kept = {"input": self._inputs, "param": self._params, "state": self._states}
             kept[decl.name].append(node)
         return node
+
+    def _enter_bodies(self, attrs: Mapping[str, Any]) -> None:
+        depths = [v.body_depth for v in attrs.values() if isinstance(v, Graph)]
+        depth = 1 + max(depths, default=-1)
+        if depth > MAX_BODY_DEPTH:
+            raise GraphError(
+                f"its bodies nest more than {MAX_BODY_DEPTH} deep. Flatten branches and loops"
+            )
+        self.body_depth = max(self.body_depth, depth)
 
     def _check_ownership(self, inputs: Iterable[Node], role: str = "operand") -> None:
         for i, node in enumerate(inputs):
