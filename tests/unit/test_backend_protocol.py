@@ -28,8 +28,9 @@ PROBES = ("getattr", "hasattr")
 
 
 def members(cls: type) -> dict[str, Any]:
-    """What a class says by itself."""
-    return {n: m for n, m in vars(cls).items() if not n.startswith("_") and n != "interface"}
+    """What a class says by itself, beside what every program has."""
+    of_all = ("interface", "why_not_copied")
+    return {n: m for n, m in vars(cls).items() if not n.startswith("_") and n not in of_all}
 
 
 class LeastProgram(Program):
@@ -98,6 +99,8 @@ ANSWERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "times_kernels": (lambda: BACKEND.times_kernels, False),
     "bind": (lambda: PROGRAM.bind(NOTHING, []), "least: LeastProgram binds no calls"),
     "takes": (lambda: PROGRAM.takes(NOTHING), False),
+    "copied_params": (lambda: PROGRAM.copied_params, frozenset()),
+    "digests": (lambda: PROGRAM.digests([]).is_unchanged(), True),
     "submit": (lambda: PROGRAM.submit(NOTHING, ()), None),
     "quick": (lambda: PROGRAM.quick(NOTHING), None),
     "exchange": (lambda: PROGRAM.exchange(NOTHING, NOTHING, NOTHING), None),

@@ -30,8 +30,8 @@ to be done.
       compiler_modules   (): it compiles where it runs
       has_devices        False
       updates_host_arrays  False
-      is_default         False: models name it
-      runner()           its summary
+      is_default         False: models name it  copied_params      all: calls read copies
+      runner()           its summary           digests(spans)       computed by NumPy
       standing_in(why)   itself
       times_kernels      False                 submit(...)          None: there is only `run`
                                                states               arrays of the host
