@@ -80,7 +80,7 @@ def test_no_name_reaches_the_terminal_raw(
         json.loads(out)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ["cp1252", "cp932", "ascii"])
 def test_output_in_any_encoding(
     named: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:

@@ -261,6 +261,51 @@ def test_log_mel_of_rows_is_one_product(zeros: str, windowed: bool) -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
+def tables(n: int) -> list[Any]:
+    """Cosines and sines as weights, with a window folded into them."""
+    angles = 2 * np.pi * np.outer(np.arange(n), np.arange(n // 2 + 1)) / n
+    window = np.hamming(n)[:, None]
+    return [(window * part).astype(np.float32) for part in (np.cos(angles), -np.sin(angles))]
+
+
+@pytest.mark.parametrize("n", [8, 9])
+@pytest.mark.parametrize("how", ["products", "product", "convolution", "convolutions"])
+def test_a_window_and_a_transform_in_weights_are_read_as_such(how: str, n: int) -> None:
+    g, count = Graph("weights"), n // 2 + 1
+    x = g.input("x", Shape([BATCH, (FRAMES - 1) * HOP + n]))
+    both, axis = np.concatenate(tables(n), axis=1), 1 if "convolution" in how else 2
+    if "convolution" in how:
+        weights = np.ascontiguousarray(both.T[:, None])
+        wide = ops.reshape(x, dims=(BATCH, 1, x.shape.dims[1]))
+        z = ops.conv(wide, weights, stride=(HOP,))
+        halves = [ops.conv(wide, w, stride=(HOP,)) for w in np.split(weights, 2)]
+    else:
+        frames = ops.frame(x, length=n, hop=HOP)
+        z, halves = ops.matmul(frames, both), [ops.matmul(frames, t) for t in tables(n)]
+    if not how.endswith("s"):
+        halves = [ops.narrow(z, axis=axis, start=s, length=count) for s in (0, count)]
+    power = ops.add(*(ops.square(h) for h in halves))
+    power = ops.transpose(power, perm=(0, 2, 1)) if axis == 1 else power
+    g.set_outputs([ops.matmul(power, g.param("f", Shape([count, 3])))])
+    simple = simplify(g, Context.of("cpu"))
+    assert [n.op for n in simple.order() if n.op in ("conv", "matmul", "mel_frames")] == [
+        "mel_frames"
+    ]
+    rng = np.random.default_rng(4)
+    values = {n.attrs["name"]: rng.random(n.shape.static_dims, np.float32) for n in g.leaves}
+    [after], [before] = evaluate(simple, values), evaluate(g, values)
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_nearly_a_transform_stay_weights() -> None:
+    g = Graph("nearly")
+    frames = ops.frame(g.input("x", Shape([2, 40])), length=8, hop=HOP)
+    cosines, sines = tables(8)
+    sines[3, 2] *= 1.001
+    g.set_outputs([ops.add(*(ops.square(ops.matmul(frames, t)) for t in (cosines, sines)))])
+    assert "power_frames" not in [n.op for n in simplify(g, Context.of("cpu")).order()]
+
+
 def test_reals_that_are_repeated_as_complex_numbers_are_settled() -> None:
     g = Graph("repeated")
     x = g.input("x", Shape([1, 4]))

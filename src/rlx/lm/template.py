@@ -1,7 +1,8 @@
 """Chat templates: messages to the text that a model was trained on, by jinja2 in a sandbox.
 
 A template comes out of a file, so it is not trusted: it can call nothing but methods of texts,
-lists and dicts, changes nothing that it is given, and is limited in size.
+lists and dicts, changes nothing that it is given, and is limited in steps, sizes and time
+(`template_environment.py`, `template_bounds.py`).
 """
 
 from __future__ import annotations
@@ -27,52 +28,54 @@ class Template:
         self._where, self._tokens = where, tokens
         jinja = _package()
         try:
-            environment = _environment(jinja)
-            self.takes_tools = "tools" in _variables(jinja, environment, source)
+            environment = _environment()
+            self.takes_tools = "tools" in _variables(environment, source)
             self._template = environment.from_string(source)
         except jinja.TemplateError as error:
             raise Error(f"{where}: its chat template cannot be read: {error}.") from None
+        except Exception as error:  # of compiling what nobody would write
+            why = f"{error}" or type(error).__name__
+            raise Error(f"{where}: its chat template cannot be read: {why[:200]}.") from None
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None) -> str:
         """The text of a conversation, up to where the answer begins."""
+        from rlx.lm.template_bounds import Exceeded, budget
+
         jinja = _package()
         given = {"messages": [dict(m) for m in messages], "add_generation_prompt": True}
         if tools is not None:
             given["tools"] = list(tools)
-        made: list[str] = []
-        size = 0
         try:
-            for part in self._template.generate(**given, **self._tokens):
-                size += len(part)
-                if size > MAX_TEXT_BYTES:
-                    raise Error(f"{self._where}: its chat template makes too long a text.")
-                made.append(part)
+            with budget(len(messages)):
+                made = "".join(self._template.generate(**given, **self._tokens))
+        except Exceeded as error:
+            raise Error(f"{self._where}: its chat template is not rendered: {error}.") from None
         except jinja.TemplateError as error:
             raise Error(f"{self._where}: its chat template refuses this: {error}.") from None
-        except (TypeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-            raise Error(f"{self._where}: its chat template fails: {error}.") from None
-        return "".join(made)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
+                RecursionError, MemoryError, AssertionError) as error:  # fmt: skip
+            why = f"{error}" or type(error).__name__
+            raise Error(f"{self._where}: its chat template fails: {why[:500]}.") from None
+        if len(made) > MAX_TEXT_BYTES:
+            raise Error(f"{self._where}: its chat template makes too long a text.")
+        return made
 
 
-def _environment(jinja: Any) -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+def _environment() -> Any:
+    from rlx.lm.template_environment import Environment
 
-    made: Any = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    made.filters["tojson"] = _json  # jinja2's own escapes what HTML does not allow
-    made.globals = {
+    functions = {
         "raise_exception": _refuse,
-        "strftime_now": lambda form: datetime.datetime.now().strftime(str(form)),
+        "strftime_now": lambda form: datetime.datetime.now().strftime(str(form)[:200]),
         "range": _range,
-        "namespace": jinja.utils.Namespace,
     }
-    return made
+    return Environment({"tojson": _json}, functions)  # jinja2's own escapes what HTML lacks
 
 
-def _variables(jinja: Any, environment: Any, source: str) -> set[str]:
+def _variables(environment: Any, source: str) -> set[str]:
     """Names that a template is given."""
     from jinja2 import meta
 
-    del jinja
     return meta.find_undeclared_variables(environment.parse(source))
 
 

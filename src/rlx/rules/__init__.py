@@ -27,6 +27,7 @@ RECOGNITION = (
     "power",
     "spectra",
     "one_sided",
+    "dft_weights",
     "welch",
 )
 """Recognition of blocks from their decomposition."""

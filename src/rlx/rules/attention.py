@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import DimLike, product, provably_le
+from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.shape import Shape
@@ -180,17 +180,22 @@ def _scaled(x: Node, lead: DimLike) -> tuple[float, Node]:
             return scale, x
 
 
-def _keys(transposed: Node, queries: DimLike) -> Node | No:
-    """k of kᵀ: the last two axes swapped back."""
-    rank, depth = transposed.rank, transposed.shape.dims[-2]
+def _keys(transposed: Node) -> Node | No:
+    """k of kᵀ: the last two axes swapped back, in whatever way the others are grouped."""
+    if is_regrouped(transposed):
+        inner, dims = _keys(transposed.inputs[0]), transposed.shape.dims
+        return inner if isinstance(inner, No) else ops.reshape(inner, dims=_swapped(dims))
+    if transposed.op != "transpose":
+        return no("the keys are stored by depth, and attention would have to copy them")
+    rank = transposed.rank
     swapped = (*range(rank - 2), rank - 1, rank - 2)
-    if transposed.op == "transpose":
-        perm = tuple(transposed.attrs["perm"][i] for i in swapped)
-        x = transposed.inputs[0]
-        return x if perm == (*range(rank),) else ops.transpose(x, perm=perm)
-    if transposed.is_leaf or not provably_le(depth, queries * 2):
-        return no("the keys are stored by depth, and are not copied for so few queries")
-    return ops.transpose(transposed, perm=swapped)
+    perm = tuple(transposed.attrs["perm"][i] for i in swapped)
+    x = transposed.inputs[0]
+    return x if perm == (*range(rank),) else ops.transpose(x, perm=perm)
+
+
+def _swapped(dims: Dims) -> Dims:
+    return (*dims[:-2], dims[-1], dims[-2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,7 @@ def _operands(scores: Scores, s: Node, v: Node) -> tuple[Operands, Heads] | No:
     lead = product(scores.inner.shape.dims[:-2])
     q_scale, q = _scaled(q, lead)
     t_scale, transposed = _scaled(transposed, lead)
-    k = _keys(transposed, q.shape.dims[-2])
+    k = _keys(transposed)
     if isinstance(k, No):
         return k
     k_scale, k = _scaled(k, lead)

@@ -22,6 +22,10 @@ def sample_attention(draw: Draw) -> Node:
         for name, dims in (("q", (b, heads, n, d)), ("k", (b, kv, m, d)), ("v", (b, kv, m, e)))
     )
     is_merged = draw.coin(0.3)
+    if kv == 1 and draw.coin(0.3):  # one head of keys and values, which all others share
+        flat = ops.transpose(ops.reshape(k, dims=(b, m, d)), perm=(0, 2, 1))
+        s = ops.matmul(q, ops.reshape(flat, dims=(b, 1, d, m)))
+        return ops.matmul(guarded(draw, masked(draw, s)), v)
     if each > 1 and draw.coin(0.3):  # the heads of a group are an axis of their own
         q = ops.reshape(q, dims=(b, kv, each, n, d))
         k, v = (ops.expand_dims(x, axes=(2,)) for x in (k, v))
