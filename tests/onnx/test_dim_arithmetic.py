@@ -7,14 +7,15 @@ import pytest
 from tests.effort import tries
 from tests.onnx.dim_arithmetic import drawn, judged
 
-GROUPS = 4
-FOUND = (18, 226, 257, 339)
-"""Seeds that once found something: 0 as a computed dim of Reshape, a dim that was itself."""
+GROUPS = 6
+FOUND = (226, 339, 200347, 102300, 102378, 102838)
+"""Seeds that found something: 0 as a computed dim of Reshape, a dim that was itself, sums that no
+proof sees through, sizes that do not fit each other."""
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_few_random_graphs(group: int) -> None:
-    seeds = range(group, tries(32, 4000), GROUPS)
+    seeds = range(group, tries(24, 4000), GROUPS)
     for seed in (FOUND[group], *(1000 + s for s in seeds)):
         _, findings = judged(drawn(seed), "reference")
         assert not findings, findings[0]

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import rlx
 from rlx.core.dim import Dim, DimLike, dim_min, evaluate
 from rlx.core.shape import DimsDiffer
-from rlx.frontends.onnx.dim_ranges import equal_for, ranges_for
+from rlx.frontends.dim_ranges import equal_for, ranges_for
 from rlx.frontends.onnx.model import from_proto
 from tests.effort import tries
 

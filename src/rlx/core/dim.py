@@ -430,6 +430,8 @@ def _floordiv(a: DimLike, b: DimLike) -> DimLike:
     """a // b; by zero it is 0, as everywhere in rlx. (k·A + B) // k = A + B // k."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return safe_div(a, b)
+    if a == 0:
+        return 0
     if isinstance(b, Dim):
         exact = exact_div(a, b) if lower_bound(b) >= 1 else None
         return _call("//", a, b) if exact is None else exact
@@ -472,10 +474,10 @@ def _mod(a: DimLike, b: DimLike) -> DimLike:
     """a % b = a - (a // b)·b; of -a it is a up to the next multiple, (a + b - 1) // b · b - a."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return safe_mod(a, b)
+    if a == 0 or b == 0:
+        return 0
     if isinstance(b, Dim):
         return 0 if exact_div(a, b) is not None and lower_bound(b) >= 1 else _call("%", a, b)
-    if b == 0:
-        return 0
     rest = _from_terms({m: _residue(m, c, b) for m, c in _terms(a)})
     if not isinstance(rest, Dim):
         return rest % b

@@ -59,6 +59,11 @@ def of_symbol(symbol: Symbol) -> Dim:
     return _of_symbol(symbol)
 
 
+def product_of(monomial: Monomial) -> DimLike:
+    """A product of atoms as a size."""
+    return _from_terms({monomial: 1})
+
+
 def capacity_of(name: str) -> Dim:
     """What storage for a size without a bound is planned for."""
     return Dim(f"{name}{CAPACITY}")

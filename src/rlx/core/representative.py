@@ -25,12 +25,13 @@ def typical_size(dim: DimLike, known: Mapping[str, int] | None = None) -> int:
     """The value of a dim expression at the representative sizes of its symbols, or at those that
     are `known`.
 
-    What is measured counts as the most it can be.
+    What is measured counts as the most it can be. No size is negative: where the representative
+    sizes do not fit each other, as a window and an image, it is 0.
     """
     if not isinstance(dim, Dim):
         return dim
     most = ceiling(dim)
-    return evaluate(most, {**representative(symbols_of([most])), **(known or {})})
+    return max(0, evaluate(most, {**representative(symbols_of([most])), **(known or {})}))
 
 
 def _typical(low: int | None, high: int | None) -> int:

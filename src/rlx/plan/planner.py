@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rlx.core.dim import Dim, DimLike, dim_max, evaluate
+from rlx.core.dim import Dim, DimLike, dim_max, evaluate, symbols_of
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.extent import ceiling
 from rlx.core.representative import representative
@@ -25,6 +25,9 @@ from rlx.plan.views import place_in_concats, resolve_views
 
 if TYPE_CHECKING:
     from rlx.cost.target import Target
+
+MAX_SIZES_TRIED = 40
+"""Sizes at which one that no proof shows to be positive is looked at."""
 
 
 def plan_module(
@@ -127,8 +130,11 @@ class _Draft:
         )
 
     def _size(self, node: Node) -> DimLike:
-        """Not negative as it is written: that n - n // 3 - 1 is not, is not proved of every sum."""
-        return dim_max(0, round_up(ceiling(node.shape.size_bytes), self.alignment))
+        """Not negative as it is written: that n - n // 3 - 1 is not, is not proved of every sum.
+        What is negative at some size stays so, and no plan of it is sound."""
+        size = round_up(ceiling(node.shape.size_bytes), self.alignment)
+        least = dim_max(0, size)
+        return size if least == size or any(map(_is_negative, node.shape.dims)) else least
 
     def _owners(self) -> list[Node]:
         """Every node with bytes of its own."""
@@ -207,3 +213,14 @@ def _placed(
         return tight.offsets, tight.total
     placed = place_formulas(spans, sizes)
     return placed.offsets, placed.total
+
+
+def _is_negative(dim: DimLike) -> bool:
+    """Is it at one of a few sizes, the same for all named dims as far as their ranges go?"""
+    most = ceiling(dim)
+    ranges = [(s.name, s.min or 0, s.max) for s in symbols_of([most])]
+    for n in range(MAX_SIZES_TRIED):
+        sizes = {name: max(low, n if high is None else min(n, high)) for name, low, high in ranges}
+        if evaluate(most, sizes) < 0:
+            return True
+    return False

@@ -15,7 +15,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
 from rlx.core.dtype import DType
 from rlx.core.extent import is_measured
-from rlx.frontends.onnx.dim_ranges import behind
+from rlx.frontends.dim_ranges import behind
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
 

@@ -19,11 +19,11 @@ from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
-from rlx.frontends.onnx.dim_ranges import equal_for, ranges_for
+from rlx.frontends.dim_ranges import MAX_NARROWED, mended
+from rlx.frontends.named_dims import is_open
 from rlx.frontends.onnx.files import Beside, ModelFile
 from rlx.frontends.onnx.host_steps import HostStep
 from rlx.frontends.onnx.importer import Importer
-from rlx.frontends.onnx.named_dims import is_open
 from rlx.frontends.onnx.node_call import NeedsShape, NeedsValue
 from rlx.frontends.onnx.reader import Reader, guarded, parsed, text
 from rlx.frontends.onnx.strings import Strings
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
     from rlx.runtime.session import Session
 
-MAX_NARROWED = 64
-"""Times that a model is read to find out the ranges of its dims."""
 MAX_KEPT = 32
 """Readings for values of static inputs; the one that was not used longest goes."""
 Array = np.ndarray[Any, Any]
@@ -304,27 +302,15 @@ def _settle(model: Model) -> None:
         except NeedsShape as needs:
             model.why_static, model.needs_shapes = str(needs), True
             return
-        except GraphError as error:
+        except GraphError as error:  # calls of other sizes are read for themselves
             if not _has_named_dims(model):
                 raise
-            is_mended = _mended(model.reader, error)
+            is_mended = mended(model.reader.named, error)
             model.why_static, model.needs_shapes = str(error), not is_mended
         if not is_mended:
             return
         model.is_narrowed = True
     model.needs_shapes = True
-
-
-def _mended(reader: Reader, error: GraphError) -> bool:
-    """Have named dims been settled so that the error does not come again? Calls of other sizes are
-    read for themselves."""
-    ranges = ranges_for(error)
-    if ranges is not None:
-        return reader.named.narrow(ranges)
-    equal = equal_for(error)
-    if equal is not None:
-        reader.named.solve(*equal)
-    return equal is not None
 
 
 def _imported(importer: Importer) -> Read:

@@ -18,8 +18,8 @@ import numpy as np
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.shape import Shape
+from rlx.frontends.named_dims import NamedDims, is_open
 from rlx.frontends.onnx.files import Beside
-from rlx.frontends.onnx.named_dims import NamedDims, is_open
 from rlx.frontends.onnx.node_call import NeedsShape
 from rlx.frontends.onnx.protobuf_wire import Bulk
 from rlx.frontends.onnx.small_dtypes import bytes_of_fields, small_kinds

@@ -13,8 +13,8 @@ from functools import reduce
 
 from rlx.core.dim import DimLike, dim_max, dim_min, provably_le
 from rlx.core.dtype import DType
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.data_dependent_sizes import element
-from rlx.frontends.onnx.dim_ranges import require
 from rlx.frontends.onnx.importer import Importer
 from rlx.ir.mir import Node
 

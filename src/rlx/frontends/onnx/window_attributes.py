@@ -14,7 +14,7 @@ from rlx.core.dim import Dim, DimLike, dim_max, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.requirements import require_size
-from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node

@@ -12,7 +12,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import Dim
 from rlx.core.errors import Error, GraphError, UnsupportedError
-from rlx.core.shape import Shape
+from rlx.core.shape import Shape, dims_differ
 from rlx.frontends.torch.aliasing import (
     STATISTICS,
     Storage,
@@ -45,8 +45,10 @@ IGNORED = frozenset({
     "_functional_assert_scalar", "_functional_sym_constrain_range_for_size", "_guards_fn",
 })  # fmt: skip
 """Ops that compute nothing: they check what torch has proved or the plan checks, or set modes."""
-SIZES = frozenset({"sym_size", "sym_stride", "sym_numel", "sym_storage_offset"})
-"""Ops that give a size of their operand, which torch states."""
+SIZES = frozenset(
+    {"sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_nary_sym_max", "_nary_sym_min"}
+)
+"""Ops that give a size of their operand, or of sizes, which torch states."""
 REINTERPRETED = frozenset({"transpose", "t", "squeeze", "unsqueeze", "swapaxes", "swapdims"})
 """Views whose in-place variants change how a tensor's memory is seen, and nothing in it."""
 RANDOM_STATE = "random_state"
@@ -339,7 +341,8 @@ def _reshaped(made: Node, wanted: Shape) -> Node:
         a in (b, 1) for a, b in zip(made.shape.dims, wanted.dims)
     ):
         return ops.expand(made, dims=wanted.dims)
-    raise Refused(f"it gives {made.shape} where torch has {wanted}")
+    what = f"it gives {made.shape} where torch has {wanted}"
+    raise Refused(what) from dims_differ(what, made.shape.dims, wanted.dims)
 
 
 def _is_leaf(value: Any) -> bool:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.core.dim import Dim
-from rlx.core.errors import UnsupportedError
+from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
+from rlx.frontends.dim_ranges import MAX_NARROWED, mended
+from rlx.frontends.named_dims import NamedDims
 from rlx.frontends.torch.aliasing import Tensor as Held
 from rlx.frontends.torch.aliasing import owner_of, written_bases
 from rlx.frontends.torch.autocast import Region, with_casts
@@ -142,10 +144,13 @@ def weight_array(tensor: Any) -> Array:
 class Builder:
     """Reads an FX graph whose placeholders are arguments, weights and state into a model."""
 
-    def __init__(self, name: str, ranges: Mapping[Any, Any], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, ranges: Mapping[Any, Any], names: Mapping[str, str],
+        known: NamedDims | None = None,
+    ) -> None:  # fmt: skip
         self.graph = Graph(name)
         self.graph.traces_lines = False
-        self.importer = Importer(self.graph, Sizes(ranges, names))
+        self.importer = Importer(self.graph, Sizes(ranges, names, known))
         self.env: dict[Any, Any] = {}
         self.sources: dict[Any, Source] = {}
         self.weights: dict[str, Any] = {}
@@ -344,10 +349,26 @@ def from_exported(
 def imported_program(
     program: Any, name: str, names: Mapping[str, str], ambient: Region
 ) -> TorchModel:
-    """The model of an ExportedProgram that was traced in a region of automatic mixed precision."""
+    """The model of an ExportedProgram that was traced in a region of automatic mixed precision.
+
+    Torch takes sizes to be equal that are so at those that it traced with, and states guards for
+    it: such sizes get the ranges where they are, and the program is read again."""
+    known = NamedDims()
+    for _ in range(MAX_NARROWED):
+        try:
+            return _imported(program, name, names, ambient, known)
+        except (GraphError, UnsupportedError) as error:
+            if not mended(known, error):
+                raise
+    return _imported(program, name, names, ambient, known)
+
+
+def _imported(
+    program: Any, name: str, names: Mapping[str, str], ambient: Region, known: NamedDims
+) -> TorchModel:
     module, signature = with_casts(program.graph_module, ambient), program.graph_signature
     graph = module.graph
-    build = Builder(name or "model", program.range_constraints, names)
+    build = Builder(name or "model", program.range_constraints, names, known)
     held = {**program.state_dict, **program.constants}
     written = written_bases(graph)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]

@@ -7,8 +7,9 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
+from rlx.core.dim import DimLike, dim_max, dim_min, product
 from rlx.core.errors import UnsupportedError
+from rlx.frontends.named_dims import NamedDims, SizeRange
 from rlx.frontends.torch.namespaces import torch
 from rlx.frontends.torch.quotients import constant_of, folded, quotients
 
@@ -23,9 +24,11 @@ SPECIALISED = 2
 class Sizes:
     """The symbols of a graph, and the dims that stand for them."""
 
-    def __init__(self, ranges: Mapping[Any, Any], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, ranges: Mapping[Any, Any], names: Mapping[str, str], known: NamedDims | None = None
+    ) -> None:
         self._ranges = {str(symbol): found for symbol, found in ranges.items()}
-        self._names = names
+        self._names, self._known = names, known or NamedDims()
         self._dims: dict[str, DimLike] = {}
         self._deferred: dict[str, Callable[[], DimLike]] = {}
         self._nested: dict[DimLike, DimLike] = {}
@@ -92,7 +95,7 @@ class Sizes:
             return self._deferred[name]()
         if _is_unbacked(name):
             raise UnsupportedError(f"a size that data decides, {name}, is not measured by any op")
-        return Dim(self._names.get(name, name), *self.bounds(name))
+        return self._known.size_of(self._names.get(name, name), SizeRange(*self.bounds(name)))
 
     def _expression(self, expr: Any) -> DimLike:
         if expr.is_Symbol:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.extent import ceiling
 from rlx.ir.extents import measured_by
-from rlx.ir.lir import BufferPlan, Space
+from rlx.ir.lir import BufferPlan, Slot, Space
 from rlx.ir.mir import Node
 from rlx.plan.check.claims import Facts, Fault, Finding, finding
 from rlx.plan.size_proofs import Proofs, is_multiple
+
+MAX_BETWEEN = 64
+"""Buffers between two that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,8 +48,8 @@ def _check_bounds(facts: Facts, proofs: Proofs) -> Iterator[Finding]:
             yield finding(Fault.UNPROVEN, node, message)
         if not is_multiple(slot.offset, plan.alignment):
             yield finding(Fault.UNPROVEN, node, f"offset {slot.offset} may not be aligned")
-        if slot.space is Space.ARENA and not proofs.le(slot.offset + slot.size, plan.arena_formula):
-            yield finding(Fault.UNPROVEN, node, "may end past the arena's end")
+    for node in _past_the_end(plan, proofs):
+        yield finding(Fault.UNPROVEN, node, "may end past the arena's end")
     yield from _check_weights(plan)
 
 
@@ -63,6 +67,50 @@ def _check_weights(plan: BufferPlan) -> Iterator[Finding]:
             end = slot.offset + slot.size
 
 
+def _past_the_end(plan: BufferPlan, proofs: Proofs) -> list[Node]:
+    """Buffers that are not shown to end before the arena does."""
+    order = _Order(plan, proofs)
+    total = plan.arena_formula
+    slots = {n: s for n, s in plan.assignments.items() if s.space is Space.ARENA}
+    return [n for n, s in slots.items() if not order.is_before(s.offset + s.size, total)]
+
+
+class _Order:
+    """Which offsets are below others at all sizes: at once, or by buffers between them, each of
+    which begins where the one before has ended or later. In a long sum no proof sees its parts."""
+
+    def __init__(self, plan: BufferPlan, proofs: Proofs) -> None:
+        self.plan, self.proofs = plan, proofs
+
+    def is_before(self, end: DimLike, start: DimLike) -> bool:
+        return self.proofs.le(end, start) or self._is_by_others(end, start)
+
+    def _is_by_others(self, end: DimLike, start: DimLike) -> bool:
+        first, last = self._value(end), self._value(start)
+        at = bisect_left(self._slots, first, key=lambda each: each[0])
+        reached = [end]
+        for low, high, slot in self._slots[at : at + MAX_BETWEEN]:
+            if low > last:
+                break
+            if high > last or not self.proofs.le(0, slot.size):
+                continue
+            if any(self.proofs.le(e, slot.offset) for e in reversed(reached)):
+                reached.append(slot.offset + slot.size)
+                if self.proofs.le(reached[-1], start):
+                    return True
+        return False
+
+    def _value(self, dim: DimLike) -> int:
+        return evaluate(dim, self.plan.representative)
+
+    @cached_property
+    def _slots(self) -> list[tuple[int, int, Slot]]:
+        """Those of the arena with where they begin and end at the representative sizes, by that."""
+        arena = {s for s in self.plan.assignments.values() if s.space is Space.ARENA}
+        found = [(self._value(s.offset), self._value(s.offset + s.size), s) for s in arena]
+        return sorted(found, key=lambda each: (each[0], each[1], str(each[2].offset)))
+
+
 class _Sweep:
     """Sweep over the steps, with the live buffers sorted by offset.
 
@@ -73,6 +121,7 @@ class _Sweep:
 
     def __init__(self, facts: Facts, proofs: Proofs) -> None:
         self.facts, self.plan, self.proofs = facts, facts.plan, proofs
+        self.order = _Order(self.plan, proofs)
         self.values: dict[DimLike, int] = {}
         arena = (n for n, s in self.plan.assignments.items() if s.space is Space.ARENA)
         self.nodes: Sequence[Node] = list(arena)
@@ -133,7 +182,8 @@ class _Sweep:
         (a_low, a_high), (b_low, b_high) = self._formulas(a), self._formulas(b)
         if a.low > b.low:
             (a_low, a_high), (b_low, b_high) = (b_low, b_high), (a_low, a_high)
-        return self.proofs.le(a_high, b_low) or self.proofs.le(b_high, a_low)
+        order = self.order
+        return order.is_before(a_high, b_low) or order.is_before(b_high, a_low)
 
     def _formulas(self, range_: _ByteRange) -> tuple[DimLike, DimLike]:
         slot = self.plan.assignments[self.nodes[range_.number]]

@@ -11,7 +11,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
-from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.handlers import MICROSOFT, handles
 from rlx.frontends.onnx.handlers.nn.activation import activated
 from rlx.frontends.onnx.node_call import Call

@@ -20,7 +20,7 @@ from rlx import ops
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, exact_div, lower_bound, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
-from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes

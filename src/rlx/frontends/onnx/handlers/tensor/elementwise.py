@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import dim_max, dim_min
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min
 from rlx.core.dtype import DType
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.handlers import handles, in_floats
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes, Value, sizes_of
@@ -117,20 +118,42 @@ def arithmetic(call: Call) -> Value:
 
 @handles("Div")
 def div(call: Call) -> Value:
-    """Of integers towards zero; of dims, which are not negative, that is rounding down."""
+    """Of integers towards zero."""
     pair = both_sizes(call)
     if pair is not None:
-        return of_sizes(call, operator.floordiv, pair)
+        return of_sizes(call, _towards_zero, pair)
     return ops.div(call.node(0), right(call))
+
+
+def _towards_zero(a: DimLike, b: DimLike) -> DimLike:
+    """Named dims get ranges where neither is negative; else of the parts that are positive and
+    negative, of which one is 0."""
+    for each in (a, b):
+        if isinstance(each, Dim):
+            require(0, each, "what is divided")
+    (p, q), (r, s) = ((dim_max(v, 0), dim_max(-v, 0)) for v in (a, b))
+    return _over(p, r) - _over(q, r) - _over(p, s) + _over(q, s)
+
+
+def _over(a: DimLike, b: DimLike) -> DimLike:
+    return 0 if b == 0 else a // b
 
 
 @handles("Mod")
 def mod(call: Call) -> Value:
-    pair = both_sizes(call)
+    pair, is_of_c = both_sizes(call), call.attr("fmod", 0)
     if pair is not None:
-        return of_sizes(call, operator.mod, pair)
-    remainder = ops.rem if call.attr("fmod", 0) else ops.mod
-    return remainder(call.node(0), call.node(1))
+        return of_sizes(call, _remainder if is_of_c else _modulo, pair)
+    return (ops.rem if is_of_c else ops.mod)(call.node(0), call.node(1))
+
+
+def _modulo(a: DimLike, b: DimLike) -> DimLike:
+    return 0 if b == 0 else a % b
+
+
+def _remainder(a: DimLike, b: DimLike) -> DimLike:
+    """Of the sign of a."""
+    return 0 if b == 0 else a - _towards_zero(a, b) * b
 
 
 @handles("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor")

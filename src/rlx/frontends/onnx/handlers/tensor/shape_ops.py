@@ -13,8 +13,8 @@ from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static, product, pro
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.extent import is_measured
+from rlx.frontends.dim_ranges import require, require_some
 from rlx.frontends.onnx.data_dependent_sizes import element, reshaped, scalar_size
-from rlx.frontends.onnx.dim_ranges import require, require_some
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.id_tensors import in_codes
 from rlx.frontends.onnx.node_call import Call, NeedsShape
@@ -81,8 +81,11 @@ def reshape(call: Call) -> Value:
     if not call.attr("allowzero", 0):
         sizes = [given[i] if d == 0 else d for i, d in enumerate(sizes)]
         for size, before in zip(sizes, given):
-            if size != before:  # where it is 0, it stands for the size before
-                require_some(size, f"{call.label}: a computed dim")
+            if not isinstance(size, Dim) or size == before or size.is_measured:
+                continue
+            what = f"{call.label}: where {size} is 0 it stands for the operand's dim, {before}"
+            if not require_some(size, what):
+                raise NeedsShape(what)
     if isinstance(value, Sizes):
         return Sizes(value.dims, tuple(_resolved(sizes, len(value.dims))), value.dtype)
     try:
@@ -288,6 +291,8 @@ def _signed(value: DimLike, length: DimLike) -> DimLike:
 def expand(call: Call) -> Node:
     """Bidirectional broadcast: a dim of 1 in the shape keeps the operand's."""
     wanted, given = call.dims(1), list(call.shape(0).dims)
+    for dim in wanted:
+        require(0, dim, f"{call.label}: a computed dim")
     rank = max(len(wanted), len(given))
     wanted = [1] * (rank - len(wanted)) + wanted
     padded = [1] * (rank - len(given)) + given

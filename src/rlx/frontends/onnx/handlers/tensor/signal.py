@@ -10,7 +10,7 @@ import numpy as np
 from rlx import ops
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
-from rlx.frontends.onnx.dim_ranges import require
+from rlx.frontends.dim_ranges import require
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes

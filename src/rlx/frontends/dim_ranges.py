@@ -21,12 +21,14 @@ from rlx.core.dim import (
     substitute,
     symbols_of,
 )
-from rlx.core.extent import of_symbol
+from rlx.core.extent import of_symbol, product_of
 from rlx.core.formulas import compile_dims
 from rlx.core.intervals import Interval
 from rlx.core.shape import DimsDiffer, may_exceed
-from rlx.frontends.onnx.named_dims import SizeRange
+from rlx.frontends.named_dims import NamedDims, SizeRange
 
+MAX_NARROWED = 64
+"""Times that a model is read to find out the ranges of its dims."""
 MOST = 1 << 13
 """Sizes up to here are tried one by one."""
 FARTHEST = 1 << 48
@@ -34,6 +36,17 @@ FARTHEST = 1 << 48
 MAX_MULTIPLE = 1024
 MAX_CASES = 3
 """How many maxima and minima of a difference are looked at argument by argument."""
+
+
+def mended(named: NamedDims, error: BaseException) -> bool:
+    """Have named dims been settled so that this error does not come again?"""
+    ranges = ranges_for(error)
+    if ranges is not None:
+        return named.narrow(ranges)
+    equal = equal_for(error)
+    if equal is not None:
+        named.solve(*equal)
+    return equal is not None
 
 
 def ranges_for(error: BaseException) -> dict[str, SizeRange] | None:
@@ -104,12 +117,15 @@ def _range_where(one: DimLike, other: DimLike, may_repeat: bool) -> tuple[str, S
     return None if found is None else (name, found)
 
 
-def require_some(dim: DimLike, what: str) -> None:
-    """A dim is not 0 in calls of this program: named dims get ranges in which it is not; a sum of
-    several is left as it is."""
-    atoms = dim.terms[0][0] if isinstance(dim, Dim) and len(dim.terms) == 1 else ()
-    for each in [of_symbol(a) for a in atoms if isinstance(a, Symbol)] if len(atoms) > 1 else [dim]:
-        require(1, each, what)
+def require_some(dim: DimLike, what: str) -> bool:
+    """A dim is not 0 in calls of this program: named dims get ranges in which it is not. Is that
+    shown, but for sums of named dims, which are 0 where all of them are?"""
+    terms = dim.terms if isinstance(dim, Dim) else ()
+    if len(terms) == 1 and len(terms[0][0]) > 1:
+        return all(require_some(product_of((atom,)), what) for atom in terms[0][0])
+    require(1, dim, what)
+    is_sum = all(c > 0 and all(isinstance(a, Symbol) for a in m) for m, c in terms)
+    return provably_le(1, dim) or (is_sum and len(terms) > 1)
 
 
 def _sizes_where(bounds: Interval, fits: Callable[[int], bool]) -> SizeRange | None:
@@ -171,7 +187,7 @@ def _last(low: int, most: int | None, fits: Callable[[int], bool]) -> int | None
 def behind(error: BaseException | None) -> DimsDiffer | None:
     """The error of sizes that this one was made of."""
     while error is not None and not isinstance(error, DimsDiffer):
-        error = error.__context__
+        error = error.__cause__ or error.__context__
     return error
 
 

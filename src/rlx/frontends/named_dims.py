@@ -58,16 +58,16 @@ class NamedDims:
             self._names[called] = self._unique(called)
             if number == 0 and called != given:
                 self._batches[self._names[called]] = None
-        return self._size_of(self._names[called])
+        return self.size_of(self._names[called])
 
-    def _size_of(self, name: str) -> DimLike:
-        """What is known of a dim, as a size."""
+    def size_of(self, name: str, stated: SizeRange | None = None) -> DimLike:
+        """What is known of a dim, as a size; `stated` is its range where nothing is."""
         if name not in self._dims:
             size = self._solved.get(name)
             self._dims[name] = (
-                self._ranges.get(name, SizeRange()).dim(name)
+                self._ranges.get(name, stated or SizeRange()).dim(name)
                 if size is None
-                else substitute(size, {d.name: self._size_of(d.name) for d in symbols_of([size])})
+                else substitute(size, {d.name: self.size_of(d.name) for d in symbols_of([size])})
             )
         return self._dims[name]
 
