@@ -73,8 +73,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rlx.backends.state_memory import HostStates, StateMemory
 from rlx.core.errors import UnsupportedError
-from rlx.core.memory_digests import MemoryDigests, Span
+from rlx.core.memory_digests import MemoryDigests
 from rlx.core.not_copied import NotCopied
+from rlx.core.page_writes import Span
 from rlx.core.tune import Tune
 from rlx.cost.target import Target
 from rlx.ir.interface import Interface
@@ -156,9 +157,9 @@ class Program(NotCopied, ABC):
         must be given anew."""
         return frozenset(n.name for n in self.interface.params)
 
-    def digests(self, spans: Sequence[Span]) -> MemoryDigests:
+    def digests(self, spans: Sequence[Span], *, counts_writes: bool = False) -> MemoryDigests:
         """Memory of the host as it is now, to be compared before a call."""
-        return MemoryDigests(spans)
+        return MemoryDigests(spans, counts_writes=counts_writes)
 
     @property
     def states(self) -> StateMemory:

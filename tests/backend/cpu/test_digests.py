@@ -9,7 +9,8 @@ import pytest
 
 from rlx.backends.cpu.runtime.digest_code import FEW, NativeDigests
 from rlx.backends.cpu.runtime.support_code import support
-from rlx.core.memory_digests import BLOCK, MemoryDigests, Span
+from rlx.core.memory_digests import BLOCK, MemoryDigests
+from rlx.core.page_writes import Span
 
 Make = Callable[[Sequence[Span]], MemoryDigests]
 SIZES = [1, 7, 8, 63, 64, 65, 200, BLOCK - 1, BLOCK + 1, (FEW + 2) * BLOCK + 5]
@@ -25,7 +26,14 @@ def spans_of(*arrays: np.ndarray) -> list[Span]:
     return [(a.ctypes.data, a.nbytes) for a in arrays]
 
 
-@pytest.mark.parametrize("make", [native, MemoryDigests])
+def counted(spans: Sequence[Span]) -> MemoryDigests:
+    """Asks the system, where that counts writes."""
+    code = support()
+    code.pool.grow(2)
+    return NativeDigests(code, 2, spans, counts_writes=True)
+
+
+@pytest.mark.parametrize("make", [native, counted, MemoryDigests])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_bit_counts(make: Make, size: int) -> None:
     rng = np.random.default_rng(size)
@@ -41,7 +49,7 @@ def test_every_bit_counts(make: Make, size: int) -> None:
     assert digests.is_unchanged()
 
 
-@pytest.mark.parametrize("make", [native, MemoryDigests])
+@pytest.mark.parametrize("make", [native, counted, MemoryDigests])
 def test_order_counts(make: Make) -> None:
     """Elements, rows and stripes that change places, and signs."""
     memory = np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32)
@@ -54,7 +62,7 @@ def test_order_counts(make: Make) -> None:
     assert digests.is_unchanged()
 
 
-@pytest.mark.parametrize("make", [native, MemoryDigests])
+@pytest.mark.parametrize("make", [native, counted, MemoryDigests])
 def test_any_of_several(make: Make) -> None:
     arrays = [np.zeros(n, np.uint8) for n in (3, 0, 70, BLOCK * 2)]
     digests = make(spans_of(*(a for a in arrays if a.size)))

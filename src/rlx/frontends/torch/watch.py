@@ -11,12 +11,17 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from rlx.core.memory_digests import BLOCK, MemoryDigests, Span
+from rlx.core.memory_digests import BLOCK, MemoryDigests
+from rlx.core.page_writes import Span
 from rlx.frontends.torch.model import weight_array
 from rlx.frontends.torch.namespaces import torch
 from rlx.frontends.torch.written import tensor_edges
 
-Digests = Callable[[Sequence[Span]], MemoryDigests]
+Digests = Callable[..., MemoryDigests]
+"""Of some memory, with `counts_writes` where the system is to count writes to it."""
+MAX_COUNTED = 4
+"""Changes after which weights count as trained: each write to a page costs a fault where the system
+counts it, which is more than reading all of them."""
 
 
 class Watch:
@@ -24,9 +29,13 @@ class Watch:
     byte, where it is stated which are."""
 
     def __init__(
-        self, tensors: Mapping[str, Any], copied: Collection[str] | None, digests: Digests
+        self,
+        tensors: Mapping[str, Any],
+        copied: Collection[str] | None,
+        digests: Digests,
+        num_changes: int = 0,
     ) -> None:
-        self._make = copied, digests
+        self._make, self._num_changes = (copied, digests), num_changes
         self.tensors = list(tensors.values())
         self._counted = [t for t in self.tensors if not t.is_inference()]
         """Torch counts no changes of those that inference mode made."""
@@ -35,7 +44,8 @@ class Watch:
         self._versions = list(map(_version, self._counted))
         self._addresses = list(map(torch.Tensor.data_ptr, self.tensors))
         self._names = list(tensors)
-        self.digests = digests(list(self._spans().values()))
+        spans = list(self._spans().values())
+        self.digests = digests(spans, counts_writes=num_changes < MAX_COUNTED)
 
     def _spans(self) -> dict[str, Span]:
         """The memory of the tensors of which there are copies."""
@@ -51,7 +61,8 @@ class Watch:
 
     def again(self, tensors: Sequence[Any]) -> Watch:
         """Of these tensors, as they are now."""
-        return Watch(dict(zip(self._names, tensors, strict=True)), *self._make)
+        named = dict(zip(self._names, tensors, strict=True))
+        return Watch(named, *self._make, self._num_changes + 1)
 
     def is_unchanged(self) -> bool:
         """Are the tensors what they were?"""

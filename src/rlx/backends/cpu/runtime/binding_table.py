@@ -145,9 +145,14 @@ class Exchange(IntEnum):
     NUM_BLOCKS = 29
     BLOCKS = 30
     """Address of the digests of memory that calls have copies of."""
+    NUM_SCANS = 31
+    SCANS = 32
+    """Address of the records by which the system says whether pages of it were written."""
+    IOCTL = 33
+    PAGEMAP = 34
 
 
-NUM_EXCHANGE_SLOTS = 31
+NUM_EXCHANGE_SLOTS = 35
 
 
 class SourceSlot(IntEnum):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from rlx.backends.cpu.program.call_context import NUM_WORDS, Word
 from rlx.backends.cpu.runtime.control_code import Function
-from rlx.core.memory_digests import MemoryDigests, Span
+from rlx.core.memory_digests import Blocks, MemoryDigests
+from rlx.core.page_writes import Span
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.runtime.support_code import Support
@@ -31,17 +32,19 @@ _NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 class NativeDigests(MemoryDigests):
     """Hashed by native code, on as many threads as a call has."""
 
-    def __init__(self, support: Support, threads: int, spans: Sequence[Span]) -> None:
+    def __init__(
+        self, support: Support, threads: int, spans: Sequence[Span], *, counts_writes: bool = False
+    ) -> None:
         self._support, self._threads = support, threads
-        super().__init__(spans)
+        super().__init__(spans, counts_writes=counts_writes)
 
-    def _note(self) -> None:
-        _NOTE(self._support.code.address("note_digests"))(self.blocks.ctypes.data, len(self.blocks))
+    def _note(self, blocks: Blocks) -> None:
+        _NOTE(self._support.code.address("note_digests"))(blocks.ctypes.data, len(blocks))
 
-    def is_unchanged(self) -> bool:
+    def _is_same(self, blocks: Blocks) -> bool:
         check = _CHECK(self._support.code.address("check_digests"))
-        pool, count = self._support.pool.address, len(self.blocks)
-        return check(pool, self.blocks.ctypes.data, count, self._threads) == 0
+        pool = self._support.pool.address
+        return check(pool, blocks.ctypes.data, len(blocks), self._threads) == 0
 
 
 def digest_text() -> str:

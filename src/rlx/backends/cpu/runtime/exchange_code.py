@@ -26,6 +26,7 @@ from rlx.backends.cpu.runtime.control_code import Function
 from rlx.backends.cpu.runtime.cpython_layout import Field
 from rlx.core.dlpack import CPU, VERSION
 from rlx.core.exchange import MAX_ORDERED
+from rlx.core.page_writes import SCAN_REQUEST, SCAN_WORDS
 
 
 class Tensor(IntEnum):
@@ -203,8 +204,15 @@ def _is_unchanged() -> str:
 
 
 def _digests_differ() -> str:
-    """Is the memory, of which calls read copies, other than it was? 0 where it is not."""
+    """Is the memory, of which calls read copies, other than it was? 0 where it is not. A written
+    page may be, and is for Python to read."""
     f = Function("define internal i32 @digests_differ(ptr %table, ptr %exchange)")
+    ioctl, file = f.address("%exchange", Exchange.IOCTL), f.word("%exchange", Exchange.PAGEMAP)
+    with f.count(f.word("%exchange", Exchange.NUM_SCANS)) as i:
+        record = f.nth(f.address("%exchange", Exchange.SCANS), f.let(f"mul i64 {i}, {SCAN_WORDS}"))
+        given = f"i32 {f.let(f'trunc i64 {file} to i32')}, i64 {SCAN_REQUEST}, ptr {record}"
+        written = f.let(f"call i32 (i32, i64, ...) {ioctl}({given})")
+        f.give_if(f.test("ne", "i32", written, 0), "i32 1")
     count = f.word("%exchange", Exchange.NUM_BLOCKS)
     f.give_if(f.test("eq", "i64", count, 0), "i32 0")
     pool, blocks = f.address("%table", Slot.POOL), f.address("%exchange", Exchange.BLOCKS)

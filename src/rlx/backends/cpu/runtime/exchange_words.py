@@ -14,6 +14,7 @@ from rlx.backends.cpu.runtime.binding_table import (
 )
 from rlx.backends.cpu.runtime.cpython_layout import exchange_functions
 from rlx.core.exchange import ExchangeCall, Given, Held, Watched
+from rlx.core.memory_digests import MemoryDigests
 from rlx.ops.op import Array
 
 _MASK = (1 << 64) - 1
@@ -51,8 +52,7 @@ class ExchangeWords:
             Exchange.NUM_WATCHED: len(call.watched), Exchange.WATCHED: self._watched.ctypes.data,
             Exchange.NUM_WRITTEN: 0 if call.written is None else len(call.written),
             Exchange.WRITTEN: 0 if call.written is None else call.written.ctypes.data,
-            Exchange.NUM_BLOCKS: 0 if call.digests is None else len(call.digests.blocks),
-            Exchange.BLOCKS: 0 if call.digests is None else call.digests.blocks.ctypes.data,
+            **_digest_words(call.digests),
         }  # fmt: skip
 
     def _result_words(self, binding: Binding) -> list[int]:
@@ -61,6 +61,20 @@ class ExchangeWords:
             before = sum(1 + o.rank for o in binding.outputs[:output])
             words += [output, 2 + before + 1, _address(order)]
         return words
+
+
+def _digest_words(digests: MemoryDigests | None) -> dict[Exchange, int]:
+    """What is read before a call, and what the system is asked for."""
+    if digests is None:
+        return {}
+    words = {Exchange.NUM_BLOCKS: len(digests.always), Exchange.BLOCKS: digests.always.ctypes.data}
+    if digests.pages is not None:
+        kernel, scans = digests.pages.kernel, digests.pages.scans
+        words |= {
+            Exchange.NUM_SCANS: len(scans), Exchange.SCANS: scans.ctypes.data,
+            Exchange.IOCTL: kernel.ioctl, Exchange.PAGEMAP: kernel.pages,
+        }  # fmt: skip
+    return words
 
 
 def _class_words(call: ExchangeCall) -> dict[Exchange, int]:

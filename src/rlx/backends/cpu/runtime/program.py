@@ -24,8 +24,9 @@ from rlx.core.dim import Dim, evaluate
 from rlx.core.errors import Error, OutOfMemoryError
 from rlx.core.exchange import ExchangeCall
 from rlx.core.extent import CAPACITY_EXCEEDED, FIRST_CAPACITY, is_capacity, outgrown
-from rlx.core.memory_digests import MemoryDigests, Span
+from rlx.core.memory_digests import MemoryDigests
 from rlx.core.memory_limits import memory_bytes
+from rlx.core.page_writes import Span
 from rlx.core.params import Params
 from rlx.core.requirements import some_sizes
 from rlx.core.shape import Shape
@@ -188,9 +189,9 @@ class CpuProgram(Program):
         read = frozenset[int]().union(*self.artefact.prologue)
         return frozenset(self.interface.params[i].name for i in read)
 
-    def digests(self, spans: Sequence[Span]) -> MemoryDigests:
+    def digests(self, spans: Sequence[Span], *, counts_writes: bool = False) -> MemoryDigests:
         self._support.pool.grow(self.threads)
-        return NativeDigests(self._support, self.threads, spans)
+        return NativeDigests(self._support, self.threads, spans, counts_writes=counts_writes)
 
     def run(
         self, weights: Weights, inputs: Sequence[Array], outputs: Sequence[Array | None]
