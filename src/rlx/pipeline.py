@@ -324,13 +324,13 @@ def _stages(
     context: Context,
     clock: _Clock | None = None,
     dump: Dump | None = None,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
 ) -> dict[str, Graph]:
     """The graph after each pass, by the pass's name; each one's work is verified. The last one may
     be planned, and grows no more: it is another graph than the one that was given."""
     source = given = graph
     stages = dict[str, Graph]()
-    for run in passes:
+    for run in passes or PASSES:
         made = run(graph, context)
         if made is not graph:
             verify(made)
@@ -342,7 +342,7 @@ def _stages(
         if dump is not None:
             dump.graph(run.__name__, graph)
     if graph is source:
-        stages[passes[-1].__name__] = graph.rebuild()
+        stages[(passes or PASSES)[-1].__name__] = graph.rebuild()
     return stages
 
 

@@ -167,12 +167,13 @@ class _Run:
         return {Space.ARENA: arena, Space.WEIGHTS: weights}
 
     def _totals(self, limits: Mapping[Space, int]) -> Iterator[Finding]:
-        """A space has no less bytes than none, and not many more than its values need."""
-        most = sum(high - low for low, high in self.extents.values()) + MOST_PADDING_BYTES
+        """A space has no less bytes than none, and not many more than its slots, whose sizes may be
+        bounds of what is measured in a call."""
+        most = sum(end - start for start, end in self.slots.values()) + MOST_PADDING_BYTES
         for space, size in limits.items():
             if not 0 <= size <= most:
                 message = (
-                    f"the {space.value} has {size} bytes{self.where}, its values {most} at most"
+                    f"the {space.value} has {size} bytes{self.where}, its slots {most} at most"
                 )
                 yield Finding(Fault.OUT_OF_ARENA, self.facts.name, message + self.where)
 
