@@ -1,5 +1,4 @@
-"""Views by strides, results of several that are written, 0-d constants, and causal masks that are
-not square."""
+"""Views by strides, results of several that are written, and 0-d constants."""
 
 from __future__ import annotations
 
@@ -12,8 +11,6 @@ from torch import Tensor
 
 import rlx
 from rlx.frontends.torch.dynamo import backend
-
-attention = torch.nn.functional.scaled_dot_product_attention
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +66,3 @@ def test_values_are_those_of_eager(function: Callable[[Tensor], Any], way: str) 
             got = net(x.clone().requires_grad_(way == "with gradients"))
     for a, b in zip(got, function(x), strict=True):
         torch.testing.assert_close(a.detach(), b)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_causal_masks_that_are_not_square(dynamic: bool) -> None:
-    net = torch.compile(
-        lambda q, k: attention(q, k, k, is_causal=True),
-        backend=backend.rlx, options={"strict": True},
-    )  # fmt: skip
-    for queries, keys in ((3, 5), (5, 3), (4, 4), (1, 6)):
-        q, k = torch.randn(2, 2, queries, 8), torch.randn(2, 2, keys, 8)
-        for tensor in (q, k) if dynamic else ():
-            torch._dynamo.maybe_mark_dynamic(tensor, 2)
-        want = attention(q, k, k, is_causal=True)
-        torch.testing.assert_close(net(q, k), want, rtol=1e-5, atol=1e-5)

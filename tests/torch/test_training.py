@@ -1,8 +1,9 @@
 """Forward passes for torch's backward pass: what norms keep in mixed precision, graphs of compiled
-autograd."""
+autograd; and programs that have no gradients."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rlx
 from rlx.frontends.torch.dynamo import backend
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -70,3 +72,22 @@ def test_graphs_of_compiled_autograd() -> None:
         step(x)
         for p, b in zip(net.parameters(), want, strict=True):
             torch.testing.assert_close(p.grad, b, rtol=1e-5, atol=1e-5)
+
+
+def test_an_exported_program_says_that_it_has_no_gradients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net, x = nn.Linear(4, 3), torch.randn(2, 4)
+    program = rlx.compile(net, (x,))
+    with caplog.at_level(logging.WARNING, "rlx"):
+        with torch.no_grad():
+            program(x)
+        assert not [r for r in caplog.records if r.name == "rlx"]
+        program(x)
+        program(x)
+    (record,) = [r for r in caplog.records if r.name == "rlx"]
+    assert "torch.compile(module, backend='rlx')" in record.getMessage()
+    with pytest.raises(rlx.Error, match="argument 0 requires grad"):
+        program(x.requires_grad_())
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), net(x), rtol=1e-6, atol=1e-6)

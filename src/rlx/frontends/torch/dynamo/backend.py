@@ -78,9 +78,7 @@ def rlx(
 
 def _compiled(module: Any, inputs: Sequence[Any], name: str, asked: Options) -> Callable[..., Any]:
     """The graph as it is; else functional, where a backward pass is needed or parts of it stay with
-    torch. Lists of tensors, which compiled autograd gives, are flattened by AOTAutograd."""
-    if any(isinstance(i, list | tuple | dict) for i in inputs):
-        return by_autograd(module, inputs, (), in_parts(name, asked))
+    torch."""
     given = given_by_dynamo(module, inputs)
     if needs_grad(inputs):
         LOG.warning(
