@@ -476,12 +476,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--native-every", type=int, default=100, help="each n-th on cpu")
+    parser.add_argument("--native", default="cpu", help="the target that generates code")
+    parser.add_argument("--native-every", type=int, default=100, help="each n-th on that target")
     parser.add_argument("--show", type=int, default=10, help="findings that are printed")
     given = parser.parse_args()
     words, shown = Counter[str](), 0
     for seed in range(given.first, given.first + given.count):
-        target = "cpu" if seed % given.native_every == 0 else "reference"
+        target = given.native if seed % given.native_every == 0 else "reference"
         found, findings = judged(drawn(seed), target)
         words += found
         for each in findings[: max(0, given.show - shown)]:
