@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import rlx
 from rlx import ops
 from rlx.core.shape import Shape
 from rlx.cost.target import FusionTarget, Target
 from rlx.ir.interpret import evaluate
-from rlx.ir.mir import Graph
+from rlx.ir.mir import Graph, Node
 from rlx.passes.context import Context
 from rlx.passes.fuse import fuse_named
 from rlx.passes.fusion import reasons
@@ -381,6 +383,30 @@ def test_what_is_no_gated_residual() -> None:
     half = ops.narrow(h, axis=1, start=0, length=1)
     made = named(graph(x * z + r, x * 2.0 + x, x * z + b, h * half + h))
     assert "gated_residual" not in ops_within(made)
+
+
+OF_ONE_VALUE: dict[str, Callable[[Node, Node], Node]] = {
+    "a gated product and itself": lambda x, v: ops.add(x * v, x * v),
+    "a sum of one value, normalised": lambda x, v: ops.layer_norm(ops.add(x, x), v, v),
+    "a norm and itself": lambda x, v: ops.add(ops.layer_norm(x), ops.layer_norm(x)),
+    "a product of a gate and itself": lambda x, v: ops.silu(x) * ops.silu(x),
+    "rms of a sum of one value": lambda x, v: ops.rms_norm(ops.add(x * v, x * v), v),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_VALUE)
+def test_both_operands_may_be_one_value(name: str) -> None:
+    """A fusion that would read what it removes is none."""
+    g = Graph("one")
+    x, v = inputs(g, x=(2, 3, 8), v=(8,))
+    built = graph(OF_ONE_VALUE[name](x, v))
+    rng = np.random.default_rng(0)
+    values = {"x": rng.normal(size=(2, 3, 8)), "v": rng.normal(size=8)}
+    values = {k: a.astype(np.float32) for k, a in values.items()}
+    (want,) = evaluate(built, values)
+    # two orders of sums of 8 terms
+    got = rlx.compile(built, "cpu")(values["x"], values["v"])
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_block_of_a_diffusion_transformer() -> None:

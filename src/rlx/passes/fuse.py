@@ -77,6 +77,8 @@ def _accepted(found: Iterable[Match | Miss], facts: Facts, ctx: Context) -> Iter
     for each in found:
         if isinstance(each, Miss):
             ctx.log.note(each.what, each.node, False, each.reason, **loss(each.node, ctx))
+        elif not set(each.externals).isdisjoint(each.removed):
+            continue  # both operands of a node are one value: what would go would be read, too
         elif not taken.isdisjoint(each.removed):
             ctx.log.refuse(each.what, each.removed, SHARED_NODE, kind="kernel")
         elif each.what in MERGES and ctx.target.splits_products:
