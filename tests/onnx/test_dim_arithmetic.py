@@ -1,10 +1,12 @@
-"""A sample of the random graphs of named dims, against ONNX's own evaluator."""
+"""A sample of the random graphs of named dims, against ONNX's own evaluator. All of them are for
+onnxruntime to judge (`python -m tests.onnx.dim_arithmetic`): the evaluator takes what is empty
+otherwise.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.effort import tries
 from tests.onnx.dim_arithmetic import drawn, judged
 
 GROUPS = 6
@@ -15,7 +17,7 @@ proof sees through, sizes that do not fit each other."""
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_few_random_graphs(group: int) -> None:
-    seeds = range(group, tries(24, 4000), GROUPS)
+    seeds = range(group, 24, GROUPS)
     for seed in (FOUND[group], *(1000 + s for s in seeds)):
         _, findings = judged(drawn(seed), "reference")
         assert not findings, findings[0]

@@ -459,3 +459,12 @@ def test_a_batch_norm_of_given_statistics_is_left() -> None:
     var = g.constant(np.full(3, 3.0, np.float32))
     _, decisions = fused(graph(ops.batch_norm(made, *vectors, var, eps=1.0)))
     assert refusals(decisions, "fuse_conv_bias_act") == [reasons.NOT_WEIGHTS]
+
+
+def test_a_sum_times_itself_is_no_mean() -> None:
+    g = Graph("square")
+    (x,) = inputs(g, x=(2, 3))
+    total = ops.sum(x, axes=(1,))
+    g.set_outputs([ops.mul(total, total), ops.div(total, total)])
+    square, one = rlx.compile(g, "reference")(np.ones((2, 3), np.float32))
+    assert (square.tolist(), one.tolist()) == ([9.0, 9.0], [1.0, 1.0])

@@ -98,7 +98,9 @@ def _sample_mean(draw: Draw) -> Node:
 )
 def sum_over_count_as_mean(x: Node, c: Node, node: Node, uses: Uses) -> Any:
     """The sum divided by the count is the mean."""
-    total = next(i for i in node.inputs if i is not c and i.op == "sum")
+    total = next((i for i in node.inputs if i is not c and i.op == "sum"), None)
+    if total is None:  # the square of a sum
+        return None
     count, value = product(x.shape.dims[a] for a in total.attrs["axes"]), scalar_of(c)
     if value is None or not is_static(count) or count < 1 or not is_float(x):
         return None
