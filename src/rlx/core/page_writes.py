@@ -39,7 +39,7 @@ _SYSCALL = {"x86_64": 323, "aarch64": 282}
 _USER_MODE_ONLY = 1
 _API, _REGISTER = 0xC018AA3F, 0xC020AA00
 _FEATURES = 1 << 13 | 1 << 15
-"""Write protection of pages that are not there yet, and of which nobody is told."""
+"""Write protection of pages that are not mapped yet, and asynchronous: no fault is reported."""
 _live: weakref.WeakSet[PageWrites] = weakref.WeakSet()
 
 

@@ -125,7 +125,7 @@ class Heads:
 
 
 def _heads(scores: Scores, s: Node, q: Node, k: Node) -> Heads:
-    """Batch and heads of the leading axes, as any node up to the softmax has them by themselves."""
+    """Batch and heads of the leading axes, as any node up to the softmax has them, unmerged."""
     lead = scores.inner.shape.dims[:-2]
     for each in (lead, s.shape.dims[:-2], q.shape.dims[:-2], k.shape.dims[:-2]):
         if len(each) == 2 and isinstance(each[1], int) and product(each) == product(lead):
