@@ -156,3 +156,12 @@ def test_a_client_cannot_fill_the_log(port: int, caplog: pytest.LogCaptureFixtur
             assert closed(connected(port, b"\x00\x01 nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400")
     assert 0 < len([r for r in caplog.records if "Invalid HTTP" in r.message]) <= 20
     assert is_healthy(port)
+
+
+def test_what_the_process_logs_itself_is_whole(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """No client can make it write that, so a server in its threads leaves nothing of it out."""
+    with caplog.at_level(logging.INFO, "rlx"):
+        for _ in range(40):
+            logging.getLogger("rlx").info("compiled")
+    assert caplog.messages == ["compiled"] * 40
+    assert is_healthy(port)

@@ -193,7 +193,7 @@ class RateLimit(logging.Filter):
 class RateLimited:
     """The loggers of a server, on which clients can make it write."""
 
-    NAMES = ("uvicorn.error", "asyncio", "rlx")
+    NAMES = ("uvicorn.error", "asyncio", "rlx.serve")
 
     def __init__(self) -> None:
         self._limit = RateLimit()

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from rlx.core.errors import Error, InternalError, OutOfMemoryError
 
-LOG = logging.getLogger("rlx")
+LOG = logging.getLogger("rlx.serve")
 LEFT = 499
 """The status that is counted where the client left; nobody reads it."""
 FAULTS = (InternalError, OutOfMemoryError)

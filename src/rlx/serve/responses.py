@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from rlx.serve.errors import refusal
 
-LOG = logging.getLogger("rlx")
+LOG = logging.getLogger("rlx.serve")
 T = TypeVar("T")
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -16,7 +16,7 @@ from rlx.lm.generation import Delivered, Generation, Piece, Request
 from rlx.serve.errors import Refused
 from rlx.serve.metrics import Metrics
 
-LOG = logging.getLogger("rlx")
+LOG = logging.getLogger("rlx.serve")
 
 
 @dataclass(frozen=True, slots=True)
