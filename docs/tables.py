@@ -39,6 +39,7 @@ RESULTS = {"README.md": "benchmarks"} | {
 SITE = {
     "docs/tour.py": "how-it-works.md",
     "docs/design/README.md": "design/README.md",
+    "docs/design/where-is.md": "design/where-is.md",
     **{f"bench/results/{file}": f"generated/{page}.md" for file, page in RESULTS.items()},
 }
 """Files of the tree that pages link to, and their pages below docs/."""

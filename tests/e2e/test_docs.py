@@ -107,29 +107,52 @@ def test_the_op_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "ops.md").read_text() == page(), "run `make docs`"
 
 
+DESIGN = ROOT / "docs" / "design"
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "SECURITY.md",
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *snippets.PAGES,
-    ROOT / "docs" / "design" / "README.md",
+    *sorted(DESIGN.glob("*.md")),
+    *sorted((ROOT / "bench" / "results").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 PACKAGE = ROOT / "src" / "rlx"
+FOLDERS = {p.name for top in (ROOT, PACKAGE) for p in top.iterdir() if p.is_dir()} - {"build"}
 
 
-def files_named(text: str) -> list[str]:
-    """Files of Python in backticks."""
-    return re.findall(r"`([\w./]+\.py)`", text)
+def paths_named(text: str) -> list[str]:
+    """Files of Python in backticks, and paths that begin with a folder of the tree or of rlx."""
+    spans = re.findall(r"`([\w./*-]+)`", text)
+    return [s for s in spans if s.endswith(".py") or ("/" in s and s.split("/")[0] in FOLDERS)]
 
 
-def is_there(name: str) -> bool:
-    return (ROOT / name).is_file() or (PACKAGE / name).is_file()
+def is_there(name: str, beside: Path = ROOT) -> bool:
+    """Is there such a file or folder? A star matches."""
+    tops = ROOT, PACKAGE, beside
+    if "*" in name:
+        return any(any(top.glob(name)) for top in tops)
+    return any(
+        (top / name).is_dir() or (not name.endswith("/") and (top / name).is_file()) for top in tops
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("`core/dim.py`", True), ("`kernel/lower/loop.py`", True), ("`plan/`", True),
+        ("`explain/page/*.js`", True), ("`tests/kernel/interpreted.py`", True),
+        ("`core/no_such.py`", False), ("`dim.py`", False), ("`ops/no_such/`", False),
+        ("`explain/page/*.rs`", False), ("`core/dim.py/`", False),
+    ],
+)  # fmt: skip
+def test_a_path_that_a_page_names_is_looked_up(text: str, is_named: bool) -> None:
+    (name,) = paths_named(text)
+    assert is_there(name) is is_named
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_that_pages_name_are_there(page: Path) -> None:
-    missing = [name for name in files_named(page.read_text()) if not is_there(name)]
+    named = paths_named(page.read_text())
+    missing = [name for name in named if not is_there(name, page.parent)]
     assert not missing, f"{page.name} names files that are not below src/rlx: {missing}"
 
 
@@ -150,8 +173,8 @@ def test_files_that_the_source_names_are_there() -> None:
     missing = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md")]
-        for name in files_named(path.read_text())
-        if not is_there(name) and not (path.parent / name).is_file()
+        for name in re.findall(r"`([\w./]+\.py)`", path.read_text())
+        if not is_there(name, path.parent)
     ]
     assert not missing, "\n".join(missing)
 
@@ -165,25 +188,33 @@ def test_modules_that_pages_name_are_there() -> None:
 
 
 def test_every_concept_has_its_file() -> None:
-    """The last table of the design names one file for each concept of the field."""
-    page = (ROOT / "docs" / "design" / "README.md").read_text()
-    table = page.partition("## Where is …?")[2]
-    rows = re.findall(r"^\| (.+) \| `([\w./]+\.py)` \|$", table, re.M)
+    """The index of the design names the files of each concept of the field, each concept once."""
+    rows = re.findall(
+        r"^\| (?!-|concept)(.+) \| (`.+) \|$", (DESIGN / "where-is.md").read_text(), re.M
+    )
     concepts = [concept for concept, _ in rows]
-    assert len(concepts) == len(set(concepts)) >= 40
-    assert not [name for _, name in rows if not (PACKAGE / name).is_file()]
-    asked = "softmax", "depthwise", "NHWC", "im2col", "twiddles", "NMS", "zero-point", "thread pool"
-    assert not [word for word in asked if not any(word in concept for concept in concepts)]
+    assert len(concepts) == len(set(concepts)) >= 250
+    assert not [concept for concept, files in rows if not paths_named(files)]
+    words = "softmax", "depthwise", "NHWC", "im2col", "twiddles", "NMS", "zero-point", "thread pool"
+    assert not [word for word in words if not any(word in concept for concept in concepts)]
+
+
+def test_every_page_of_the_design_is_listed() -> None:
+    """In its index, and in the table of contents of the site."""
+    names = {page.stem for page in DESIGN.glob("*.md")}
+    index = (DESIGN / "README.md").read_text()
+    assert {*re.findall(r"\]\(([\w-]+)\.md\)", index), "README"} == names
+    site = (ROOT / "docs" / "index.md").read_text()
+    assert set(re.findall(r"^design/([\w-]+)$", site, re.M)) == names
 
 
 def test_every_pass_is_in_the_design() -> None:
-    page = (ROOT / "docs" / "design" / "README.md").read_text()
-    table = page.partition("## The pipeline")[2].partition("\n## ")[0]
+    table = (DESIGN / "pipeline.md").read_text()
     named = re.findall(r"^\| `(\w+)` \| `[\w./]+\.py`", table, re.M)
     assert named == [run.__name__ for run in PASSES]
 
 
 def test_every_layer_is_in_the_design() -> None:
-    page = (ROOT / "docs" / "design" / "README.md").read_text()
+    page = (DESIGN / "layers.md").read_text()
     table = page.partition("## The layers")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == LAYERS
