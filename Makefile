@@ -10,43 +10,62 @@ ZOO    := .venv-zoo
 PEERS  := torch onnx onnxscript onnxruntime openvino jax iree-base-compiler iree-base-runtime \
           tinygrad dawn-python wgpu safetensors xgboost-cpu onnxmltools
 
-.PHONY: help test-newcomer setup demo demo-chat demo-web tour test test-thorough test-cpu-matrix test-aarch64 fetch-aarch64 test-newer-python fetch-newer-python test-gpu test-rocm test-wgpu test-wasm test-metal test-torch test-torch-modules test-serve check bench \
-        bench-setup bench-compile bench-leaks zoo-verbs test-zoo fetch-zoo fuzz fuzz-cpu fuzz-onnx-ops test-browser format docs docs-site wheel clean
+.PHONY: help demo demo-chat demo-web tour test check format docs docs-site setup wheel clean \
+        test-thorough test-newcomer test-zoo zoo-verbs fetch-zoo test-serve test-browser \
+        test-torch test-torch-modules fuzz fuzz-cpu fuzz-onnx-ops test-cpu-matrix test-aarch64 \
+        fetch-aarch64 test-newer-python fetch-newer-python test-gpu test-rocm test-wgpu \
+        test-wasm test-metal bench-setup bench bench-zoo bench-gate bench-compile bench-leaks
 
+# What `make help` prints.
+#: Try it:
+#:   demo                a search by meaning: a real model compiled, asked and explained
+#:   demo-chat           a conversation with a small language model (98 MB)
+#:   demo-web            the same search in a web page, by WebGPU, on the loopback
+#:   tour                the compiler in one file that runs
+#: Work on it:
+#:   test                set up, then the whole test suite: a sample of each kind of case
+#:   check               lint, formatting, strict types
+#:   format              lint and formatting, mended
+#:   docs                what is written from tables: docs/ops.md, the chart of results, stubs
+#:   docs-site           the documentation as a site, build/site/index.html; no link leads nowhere
+#:   setup               the virtual environment .venv, and nothing else
+#:   wheel               a wheel, in dist
+#:   clean               all environments, caches and builds removed
+#: Longer suites:
+#:   test-thorough       more cases of each kind, all instruction sets; ARGS=tests/unit for a folder
+#:   test-newcomer       what a newcomer types, right and wrong, from a wheel in a fresh environment
+#:   test-zoo            18 published models against onnxruntime, and through rlx run and rlx check
+#:   zoo-verbs           every verb of rlx on them, from the folder RLX_ZOO; ARGS='--only minilm'
+#:   fetch-zoo           the files of these models
+#:   test-serve          200 clients of rlx serve for a minute, then 50 that leave
+#:   test-browser        pages of reports, exported models, the search in headless Chromium
+#:   test-torch          PyTorch's op database, 25 architectures, torch.compile; installs torch
+#:   test-torch-modules  of these: what modules do beside computing
+#:   fuzz                5,000 random graphs through all seven pipelines
+#:   fuzz-cpu            5,000 through native code, 200 of them between guard pages
+#:   fuzz-onnx-ops       300 models of every ONNX operator; ARGS='--ops Slice,Pad --seed 1'
+#: Targets: laws of every op, and random graphs:
+#:   test-cpu-matrix     every op, 24 cases, on every instruction set
+#:   test-aarch64        on aarch64, by qemu: make fetch-aarch64 first
+#:   fetch-aarch64       a Python for aarch64
+#:   test-newer-python   native calls in Debian unstable's Python: make fetch-newer-python first
+#:   fetch-newer-python  Debian unstable's Python, unpacked in a folder
+#:   test-gpu            on a simulated GPU; on a device: python -m tests.backend.cuda.all
+#:   test-rocm           kernels for AMD GPUs: assembled, checked, run on the host
+#:   test-wgpu           by WebGPU, on each driver in software; ARGS='--adapter 0' for a GPU
+#:   test-wasm           in WebAssembly, by node
+#:   test-metal          in Metal's language, compiled by clang for the host
+#:   test-mlx            on mlx, which is installed for it
+#:   test-tpu            on jax, which is installed for it
+#: Benchmarks:
+#:   bench-setup         the peers, in an environment of their own
+#:   bench               run time against every installed peer: bench/results/README.md
+#:   bench-zoo           18 published models in turns with onnxruntime
+#:   bench-gate          the gate's verdicts reversed and measured
+#:   bench-compile       limits of compile time, and time per node at 1,000 and 20,000 nodes
+#:   bench-leaks         11,000 programs compiled, called and dropped: does memory grow?
 help:
-	@echo "make demo           a search by meaning: a real model compiled, asked and explained"
-	@echo "make demo-web       the same search in a web page"
-	@echo "make demo-chat      a conversation with a small language model"
-	@echo "make tour           the compiler in one file that runs"
-	@echo "make test           set up, then run the whole test suite"
-	@echo "make test-thorough  the same with more cases of each kind, on every instruction set"
-	@echo "make test-newcomer  what a newcomer types first, from a wheel in a fresh environment"
-	@echo "make test-zoo       18 published models against onnxruntime, and through rlx run and rlx check"
-	@echo "make test-browser   the page of a report and exported models in Debian's chromium"
-	@echo "make test-serve     200 clients of a server for a minute, then 50 that leave"
-	@echo "make check          lint, formatting and strict types"
-	@echo "make fuzz           5,000 random graphs through all seven pipelines"
-	@echo "make fuzz-cpu       5,000 through native code, and 200 between guard pages"
-	@echo "make fuzz-onnx-ops  300 models of every ONNX operator against its evaluators"
-	@echo "make test-cpu-matrix  every op, 24 cases, on every instruction set"
-	@echo "make test-aarch64   every op's laws on aarch64, by qemu: make fetch-aarch64 fetches a Python for it"
-	@echo "make test-newer-python  native calls in Debian unstable's Python: make fetch-newer-python fetches it"
-	@echo "make test-gpu       every op's laws and random graphs on a GPU that is simulated"
-	@echo "make test-rocm      every op's kernels for AMD GPUs: assembled, checked, run on the host"
-	@echo "make test-wgpu      every op's laws and random graphs by WebGPU, on each driver in software"
-	@echo "make test-wasm      every op's laws and random graphs in WebAssembly, by node"
-	@echo "make test-metal     every op's laws and random graphs as MSL, compiled by clang for the host"
-	@echo "make test-mlx       every op's laws and random graphs on mlx, which is installed for it"
-	@echo "make test-tpu       every op's laws and random graphs on jax, which is installed for it"
-	@echo "make docs-site      the documentation as a site: build/site/index.html"
-	@echo "make test-torch     PyTorch's op database, architectures and semantics, with torch installed"
-	@echo "make bench          run time against every installed peer: bench/results/README.md"
-	@echo "make bench-setup    install the peers, in a virtual environment of their own"
-	@echo "make zoo-verbs      every verb of the command line on 18 published models (RLX_ZOO: a folder)"
-	@echo "make bench-zoo      18 published models in turns with onnxruntime"
-	@echo "make bench-gate     the gate's verdicts reversed and measured"
-	@echo "make bench-compile  the compile-time limits, and time per node at 1,000 and 20,000 nodes; exit 1"
-	@echo "make bench-leaks    11,000 programs compiled, called and dropped: does memory grow?"
+	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)
 
