@@ -5,7 +5,7 @@
 
 Time is that of this process on all threads, which other work on the machine hardly changes. Judged
 are the whole of a target, and every pass that takes a tenth of it or more. Code of GPUs is printed;
-none is run. Engines compile elsewhere: their passes and plan are what is measured.
+none is run. Engines compile elsewhere: what they would compile is traced on shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from typing import Any
 
 import rlx
 from bench.graph_families import FAMILIES
+from bench.shape_engine import engine_of
 from rlx.backends.base import KernelBackend
+from rlx.backends.engine.backend import EngineBackend
+from rlx.backends.engine.module import Module
+from rlx.backends.engine.program import EngineProgram
 from rlx.backends.registry import find_backend
 from rlx.core.gc_paused import gc_paused
 from rlx.ir.mir import Graph
@@ -71,7 +75,7 @@ def measured(family: str, nodes: int, targets: Sequence[str]) -> tuple[int, Time
 
 def compiled(graph: Graph, name: str, laps: Laps) -> None:
     """All passes, the plan and its checker, kernel selection and code."""
-    backend: Any = find_backend(name)
+    backend: Any = find_backend(name).tuned("off")  # no schedule is searched on a device
     target = backend.target()
     context = Context.of(target, FusionOptions())
     laps.lap(name, "open")
@@ -90,6 +94,14 @@ def compiled(graph: Graph, name: str, laps: Laps) -> None:
         laps.lap(name, "select_kernels")
         backend.build(program)
         laps.lap(name, "code")
+    elif isinstance(backend, EngineBackend):
+        program = EngineProgram(Module.of(lir), engine_of(name))
+        laps.lap(name, "steps")
+        program.build()
+        laps.lap(name, "trace")
+    else:
+        backend.compile(lir)
+        laps.lap(name, "program")
     del laps.times[name, "open"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from rlx.backends.engine.calls import CallTable
@@ -24,7 +25,8 @@ from rlx.ops.op import table as ops
 
 HEAVY = frozenset({Kind.CONTRACTION, Kind.CONVOLUTION, Kind.ATTENTION})
 UNROLLED_STEPS = 16
-"""Of a scan that becomes part of a function although the engine has no scan."""
+"""Of a scan that becomes part of a function although the engine has no scan, those of scans inside
+of it counted as often as they run."""
 MEASURES = "its size is found out from data, and functions of {} have fixed sizes"
 MEASURED = "a size of it is found out from data: {} would compile anew for each"
 NO_CALL = "{} has no call for {}, nor has the op a lowering"
@@ -114,10 +116,15 @@ class Placement:
 
 def is_unrolled(node: Node) -> bool:
     """Is it a scan of so few steps that a function holds each of them?"""
-    if node.op != "scan":
-        return False
-    length = node.attrs["length"]
-    return is_static(length) and int(length) <= UNROLLED_STEPS
+    return node.op == "scan" and _unrolled_steps(node) <= UNROLLED_STEPS
+
+
+def _unrolled_steps(scan: Node) -> float:
+    """Of a scan and the longest nest of scans inside of it: bodies are written so many times."""
+    if not is_static(scan.attrs["length"]):
+        return inf
+    inner = (n for b in bodies_of(scan) for n in b.order() if n.op == "scan")
+    return int(scan.attrs["length"]) * max(map(_unrolled_steps, inner), default=1)
 
 
 def bodies_of(node: Node) -> list[Any]:

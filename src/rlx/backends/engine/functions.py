@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rlx.backends.engine.calls import Failure
 from rlx.backends.engine.engine import Compiled, Engine
@@ -19,6 +19,8 @@ from rlx.core.errors import Error
 LOG = logging.getLogger("rlx")
 MOST = 64
 """Functions of named dims that a program keeps; the one that was not called for longest goes."""
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+"""Of named dims, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +42,48 @@ class Functions:
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine, self.name = engine, name
-        self._made: OrderedDict[object, Function] = OrderedDict()
+        self._fixed: dict[Segment, Function] = {}
+        self._sized: OrderedDict[tuple[Segment, Sizes], Function] = OrderedDict()
+        """Those that depend on named dims, the one that was called last at the end."""
         self._lock = threading.RLock()
 
     def of(self, segment: Segment, sizes: Mapping[str, int]) -> Function:
         """The function for these sizes, compiled where it is not there yet."""
         bound = {k: sizes[k] for k in sorted(segment.symbols) if k in sizes}
-        key = (segment, *bound.items())
         with self._lock:
-            found = self._made.get(key)
+            found = self._known(segment, bound)
             if found is None:
-                found = self._made[key] = self._compiled(segment, bound)
-                self._drop()
-            elif bound:
-                self._made.move_to_end(key)
+                found = self._compiled(segment, bound)
+                self._put(segment, bound, found)
             return found
+
+    def _known(self, segment: Segment, bound: Mapping[str, int]) -> Function | None:
+        if not bound:
+            return self._fixed.get(segment)
+        key = segment, tuple(bound.items())
+        if key in self._sized:
+            self._sized.move_to_end(key)
+        return self._sized.get(key)
+
+    def _put(self, segment: Segment, bound: Mapping[str, int], function: Function) -> None:
+        """Functions of fixed sizes are as many as there are segments, and stay."""
+        if not bound:
+            self._fixed[segment] = function
+            return
+        self._sized[segment, tuple(bound.items())] = function
+        if len(self._sized) > MOST:
+            self._sized.popitem(last=False)
 
     def keep(self, segment: Segment, sizes: Mapping[str, int], function: Function) -> None:
         """A function that was compiled elsewhere, or before."""
         with self._lock:
-            self._made[(segment, *sorted(sizes.items()))] = function
+            self._put(segment, dict(sorted(sizes.items())), function)
 
     def made(self, segment: Segment) -> list[Function]:
         """Those of a segment that were compiled, one for each of their sizes."""
         with self._lock:
-            return [f for f in self._made.values() if f.traced.segment is segment]
-
-    def _drop(self) -> None:
-        """Functions of fixed sizes are as many as there are segments, and stay."""
-        sized = [k for k in self._made if isinstance(k, tuple) and len(k) > 1]  # pyright: ignore[reportUnknownArgumentType]
-        for key in sized[: max(0, len(sized) - MOST)]:
-            del self._made[key]
+            fixed = [self._fixed[segment]] if segment in self._fixed else []
+            return [*fixed, *(f for (s, _), f in self._sized.items() if s is segment)]
 
     def _compiled(self, segment: Segment, sizes: Mapping[str, int]) -> Function:
         begin = time.monotonic()

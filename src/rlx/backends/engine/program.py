@@ -101,10 +101,11 @@ class EngineProgram(Program):
         for node in order:
             if any(i in changed for i in node.inputs):
                 changed.add(node)
-        wanted = changed & set(order)
+        every = set(order)
+        wanted = changed & every
         for node in reversed(order):
             if node in wanted:
-                wanted |= {i for i in node.inputs if i in order and i not in values}
+                wanted |= {i for i in node.inputs if i in every and i not in values}
         return tuple(n for n in order if n in wanted)
 
     @property

@@ -7,7 +7,7 @@ is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -138,11 +138,11 @@ def cut(nodes: Sequence[Node], wanted: Iterable[Node], placement: Placement) -> 
     for node in nodes:
         groups.setdefault(levels[node], []).append(node)
     items = _items(nodes)
-    readers = _Readers(levels, frozenset(wanted))
+    later = _read_later(levels) | set(wanted)
     steps: list[Step] = []
     for level in sorted(groups):
         if level % 2 == 0:
-            steps.append(_segment(groups[level], readers, level))
+            steps.append(_segment(groups[level], later))
             continue
         for node in groups[level]:
             if node.op != "item":
@@ -166,22 +166,17 @@ def _levels(nodes: Sequence[Node], reasons: Mapping[Node, str | None]) -> dict[N
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Readers:
-    levels: Mapping[Node, int]
-    wanted: frozenset[Node]
-
-    def outputs(self, nodes: Sequence[Node], level: int) -> tuple[Node, ...]:
-        """Those of a level that others read."""
-        later = {i for n, l in self.levels.items() if l != level for i in n.inputs}
-        return tuple(n for n in nodes if n in later or n in self.wanted)
+def _read_later(levels: Mapping[Node, int]) -> set[Node]:
+    """The nodes that another level than their own reads."""
+    return {i for n, level in levels.items() for i in n.inputs if levels.get(i) != level}
 
 
-def _segment(nodes: Sequence[Node], readers: _Readers, level: int) -> Segment:
+def _segment(nodes: Sequence[Node], later: Collection[Node]) -> Segment:
+    """One function of these nodes, of which others read those that are read later."""
     inside = set(nodes)
     read = dict.fromkeys(i for n in nodes for i in n.inputs if i not in inside)
     inputs = tuple(i for i in read if not is_embedded(i))
-    return Segment(tuple(nodes), inputs, readers.outputs(nodes, level), _symbols(nodes))
+    return Segment(tuple(nodes), inputs, tuple(n for n in nodes if n in later), _symbols(nodes))
 
 
 def is_embedded(node: Node) -> bool:

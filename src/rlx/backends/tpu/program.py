@@ -126,8 +126,9 @@ def _donated(
         read = _read([step])
         last.update(dict.fromkeys(read, step))
         kept |= set[Node]() if isinstance(step, Segment) else {n for n in read if n.op == "state"}
+    free = given - kept
     return {
-        step: tuple(i for i, n in enumerate(step.inputs) if n in given - kept and last[n] is step)
+        step: tuple(i for i, n in enumerate(step.inputs) if n in free and last[n] is step)
         for step in steps
         if isinstance(step, Segment)
     }

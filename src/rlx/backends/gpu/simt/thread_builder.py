@@ -18,6 +18,8 @@ from rlx.core.errors import Error
 
 I32, BOOL = DType.I32, DType.BOOL
 HALVES = (DType.F16, DType.BF16)
+EXACT_INTEGER = 1 << 53
+"""Integers up to it are doubles."""
 
 
 class ThreadBuilder(OpenRegions):
@@ -275,7 +277,9 @@ def _in_range(value: Number, dtype: DType) -> Number:
         bits = dtype.itemsize * 8
         low = int(value) & ((1 << bits) - 1)
         return low - (1 << bits) if dtype.is_signed and low >> (bits - 1) else low
-    if dtype is DType.F32 and type(value) is float:
+    if dtype is DType.F64:
+        return float(value)
+    if dtype is DType.F32 and (type(value) is float or abs(value) <= EXACT_INTEGER):
         return ctypes.c_float(value).value
     with np.errstate(all="ignore"):
         held: Any = np.asarray(value).astype(dtype.numpy)
