@@ -11,12 +11,23 @@ Values are numbers of a `DType` or tiles of matrices. Indices count elements, ne
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
 from rlx.core.dtype import DType
 
 Number = bool | int | float
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def immutable(*, kw_only: bool = False) -> Callable[[Class], Class]:
+    """A dataclass that type checkers hold to be frozen. At run time nothing does: a compile makes
+    hundreds of thousands of them, and a frozen one takes three times as long."""
+    return cast(Any, dataclass(eq=False, slots=True, kw_only=kw_only))
+
+
 Scope = Literal["warp", "block", "cluster"]
 
 
@@ -40,7 +51,7 @@ class TileType:
 Type = DType | TileType
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@immutable()
 class Value:
     """What a node makes, in every thread that executes it."""
 
@@ -52,7 +63,7 @@ class Value:
         return self.type.dtype if isinstance(self.type, TileType) else self.type
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@immutable()
 class Region:
     """Nodes in order. Values of enclosing regions are visible."""
 
@@ -61,7 +72,7 @@ class Region:
     yields: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Node:
     """One step. Subclasses add what is known when the program is made."""
 
@@ -87,7 +98,7 @@ def attr_names(kind: type[Node]) -> tuple[str, ...]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Const(Node):
     """The same number in every thread."""
 
@@ -97,7 +108,7 @@ class Const(Node):
 Place = Literal["thread", "lane", "warp", "block", "blocks", "rank"]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Position(Node):
     """Where the thread is (i32): its index in the block, in its warp, the warp's in the block, the
     block's in the grid, how many blocks there are, the block's rank in its cluster."""
@@ -112,7 +123,7 @@ BinaryOp = Literal[
 ]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Binary(Node):
     """Two numbers of one dtype. Integers wrap; dividing by 0 and shifting by the width or more
     give any number; shr repeats the sign of signed numbers. min and max give NaN if either is."""
@@ -123,7 +134,7 @@ class Binary(Node):
 CompareOp = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Compare(Node):
     """A truth value; with NaN, only ne holds."""
 
@@ -133,14 +144,14 @@ class Compare(Node):
 UnaryOp = Literal["neg", "abs", "not", "floor", "ceil", "trunc", "round"]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Unary(Node):
     """Exact. not: of truth values, or of all bits; round: to nearest, ties to even."""
 
     op: UnaryOp
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Call(Node):
     """A function of `functions.py`, with the accuracy stated there."""
 
@@ -148,23 +159,23 @@ class Call(Node):
     accuracy: Literal["precise", "fast"] = "precise"
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Fma(Node):
     """a · b + c, rounded once."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Select(Node):
     """The second where the first holds, else the third."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Convert(Node):
     """The same number in another dtype: to floats rounded to nearest even; floats to integers
     towards 0, and what does not fit gives any number; integers keep their low bits."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Bitcast(Node):
     """The same bits in another dtype of the same size."""
 
@@ -176,7 +187,7 @@ Hint = Literal["", "stream", "keep"]
 MAX_VECTOR_BYTES = 16
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Load(Node):
     """`width` neighbours of a buffer, from a multiple of the width on; args: index, and a mask or
     none. Where the mask does not hold, nothing is read and the results are 0."""
@@ -185,7 +196,7 @@ class Load(Node):
     hint: Hint = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Store(Node):
     """Values into neighbours of a buffer; args: index, mask or none (`has_mask`), values."""
 
@@ -194,7 +205,7 @@ class Store(Node):
     hint: Hint = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Atomic(Node):
     """One element combined with a value, whoever else does so; args: index, value, and a mask or
     none. Only for what does not depend on the order: integers, minima and maxima."""
@@ -203,7 +214,7 @@ class Atomic(Node):
     op: Literal["add", "min", "max", "or", "and"]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class SharedLoad(Node):
     """As `Load`, from the block's shared memory; with `is_remote`, the last argument is the rank
     of the block of the cluster whose memory is read."""
@@ -213,7 +224,7 @@ class SharedLoad(Node):
     is_remote: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class SharedStore(Node):
     """As `Store`, into the block's shared memory."""
 
@@ -221,7 +232,7 @@ class SharedStore(Node):
     has_mask: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TableLoad(Node):
     """A number of a table that is part of the program; args: index."""
 
@@ -231,18 +242,18 @@ class TableLoad(Node):
 # -- control --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class For(Node):
     """args: low, high, step > 0, then the carried values; the body's params are the index and
     the carried values, and it yields the next ones."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class If(Node):
     """args: the condition; two regions that yield the results."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class While(Node):
     """args: the carried values; the first region yields whether to go on, the second the next
     values; both have the carried ones as params."""
@@ -251,7 +262,7 @@ class While(Node):
 # -- threads together -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Barrier(Node):
     """All threads of the scope are here; what they wrote before is seen after."""
 
@@ -262,7 +273,7 @@ ReduceOp = Literal["add", "mul", "min", "max"]
 """min and max of truth values are all and any."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Reduce(Node):
     """The combined value of a group of threads, in each of them.
 
@@ -277,7 +288,7 @@ class Reduce(Node):
     """Of a group inside a warp, a power of two."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class ReduceScatter(Node):
     """Of n values in each of a group of `width` ≥ n threads: thread t has the combined value
     number t·n // width. n + n/2 + … exchanges instead of n·log₂ width; the farthest first."""
@@ -286,7 +297,7 @@ class ReduceScatter(Node):
     width: int
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Scan(Node):
     """The combined value of the threads up to this one (inclusive), or before it (exclusive).
     At distances 1, 2, 4, …: that of t - d, if there is one, then the own."""
@@ -297,7 +308,7 @@ class Scan(Node):
     is_inclusive: bool = True
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Shuffle(Node):
     """The value of the thread whose lane differs by `mask` (xor): for targets with warps only."""
 
@@ -307,12 +318,12 @@ class Shuffle(Node):
 # -- matrix tiles ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TileFill(Node):
     """A tile of one number; args: the number."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TileLoad(Node):
     """A tile from shared memory; args: index of its first element. Row r begins at index +
     r·pitch; of a transposed tile, column c. Those of operands begin at multiples of 16 bytes."""
@@ -322,12 +333,12 @@ class TileLoad(Node):
     is_transposed: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TileMul(Node):
     """a · b + c. Products of half floats are exact, sums are f32."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class WarpgroupMul(Node):
     """c + a · bᵀ by four warps together, for targets that multiply out of shared memory.
 
@@ -348,20 +359,20 @@ class WarpgroupMul(Node):
     is_async: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class WarpgroupWait(Node):
     """All but the last `pending` products of the four warps are done, in each of them."""
 
     pending: int = 0
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class ProxyFence(Node):
     """What this thread wrote to shared memory is there for products of four warps, too, which
     otherwise see only what the copy engine wrote; for others' after a barrier or an arrival."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class RegisterLimit(Node):
     """From here on each thread of the four warps has so many registers: fewer, which leaves them
     to others, or more, which waits until others have left them."""
@@ -370,7 +381,7 @@ class RegisterLimit(Node):
     is_more: bool
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TileStore(Node):
     """A tile into shared memory; args: index, tile."""
 
@@ -378,17 +389,17 @@ class TileStore(Node):
     pitch: int
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TileElements(Node):
     """The elements of a tile that this thread holds."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TilePack(Node):
     """A tile of the elements that threads hold."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class TilePlace(Node):
     """Row and column (i32) of each element that this thread holds: r0, c0, r1, c1, …"""
 
@@ -398,7 +409,7 @@ class TilePlace(Node):
 # -- asynchronous copies --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class AsyncCopy(Node):
     """`width` neighbours of a buffer to shared memory; args: index there, index in the buffer, and
     a mask or none; without it, zeros are written. It belongs to the thread's next group."""
@@ -408,12 +419,12 @@ class AsyncCopy(Node):
     width: int
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class AsyncCommit(Node):
     """The thread's copies since the last commit are a group."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class AsyncWait(Node):
     """All but the last `pending` groups of this thread are done; other threads see them after a
     barrier."""
@@ -421,7 +432,7 @@ class AsyncWait(Node):
     pending: int = 0
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class MbarrierInit(Node):
     """The barrier (args: which of the array) completes a phase after `arrivals` and all expected
     bytes. Others may use it after a barrier of block or cluster."""
@@ -430,7 +441,7 @@ class MbarrierInit(Node):
     arrivals: int
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class MbarrierArrive(Node):
     """An arrival that expects `expected_bytes` more bytes; args: which, and with `is_remote` the
     rank of the block whose barrier it is."""
@@ -440,7 +451,7 @@ class MbarrierArrive(Node):
     is_remote: bool = False
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class MbarrierWait(Node):
     """Until the phase of this parity is complete; args: which, parity (0 for the first phase, then
     1, 0, …). A parity names only the next phase or the last one: nobody may be two phases behind.
@@ -449,7 +460,7 @@ class MbarrierWait(Node):
     mbarrier: str
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class BulkCopy(Node):
     """A box of a tensor map to shared memory, done by the copy engine and counted in bytes by a
     barrier; args: index there, row, column, which barrier, and the places in the outer dims. Of a
@@ -461,7 +472,7 @@ class BulkCopy(Node):
     mbarrier: str
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class Push(Node):
     """Values into the shared memory of a block of the cluster, counted in bytes by its barrier;
     args: rank, index, which barrier, values."""
@@ -473,12 +484,12 @@ class Push(Node):
 # -- dependent launch -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class ReleaseDependents(Node):
     """The next kernel may start; nothing where a target has no dependent launch."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@immutable(kw_only=True)
 class WaitDependencies(Node):
     """The kernels before are done and what they wrote is seen. Before it only constants are read,
     and nothing is written."""
