@@ -24,13 +24,13 @@ from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.lower.contraction.launch import AnySchedule, candidates, emit, predicted
 from rlx.backends.gpu.schedule.product import Product, product_of
-from rlx.backends.gpu.verify import verify
 from rlx.core.errors import Error
 from rlx.core.layout import Layout
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph, Node
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.refusal import Refusal
+from rlx.program.verify import verify
 
 SHAPES = (
     "8192x1152x384:bias", "8192x384x384:bias", "8192x1536x384:gelu", "8192x384x1536:bias",

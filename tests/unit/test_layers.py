@@ -12,8 +12,8 @@ import pytest
 import rlx
 
 LAYERS = (
-    "core", "ops", "ir", "blocks", "rules", "cost", "plan", "passes", "kernel", "pipeline",
-    "backends", "explain", "runtime", "frontends", "lm", "serve", "fuzz",
+    "core", "ops", "ir", "blocks", "rules", "cost", "plan", "passes", "kernel", "program",
+    "pipeline",    "backends", "explain", "runtime", "frontends", "lm", "serve", "fuzz",
     "cli",
 )  # fmt: skip
 """From the lowest: a module imports from its own layer and from those before it."""

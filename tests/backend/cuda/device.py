@@ -19,14 +19,14 @@ from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.errors import Error
 from rlx.core.shape import Shape
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.interpret import evaluate
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.ops import op as table
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import CASES, bound, span, view
 from tests.backend.gpu.test_loop import assert_close

@@ -11,9 +11,9 @@ import numpy as np
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.gpu.arrays.device_array import DeviceArray, device_array
 from rlx.backends.gpu.arrays.exchange import Exchange
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
+from rlx.program.verify import verify
 from tests.backend.cuda.harness import Run, host_us, step
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from rlx.backends.cuda.device import CudaDevice
 from rlx.backends.gpu.device import Kernel, Memory
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.verify import verify
 
 Array = np.ndarray[Any, Any]
 I32 = DType.I32

@@ -15,9 +15,9 @@ import numpy as np
 
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.task import FAILURES, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.errors import Error
 from rlx.ops.op import lookup
+from rlx.program.verify import verify
 from tests.backend.cuda.harness import Run
 from tests.backend.gpu import launches, laws, test_library
 

@@ -29,12 +29,12 @@ from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.calibration import measure
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
 from rlx.core.shape import Shape
 from rlx.kernel.lower.loop import loop_kernel
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.cuda.exchange import (
     bound_calls,
     calls_on_many_streams,

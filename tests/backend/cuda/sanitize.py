@@ -25,9 +25,9 @@ from rlx.backends.cuda.ptx.groups import Groups
 from rlx.backends.gpu.claims import SCANS
 from rlx.backends.gpu.library.table import DEDICATED, PRIMITIVES
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.nodes import RegisterLimit
 from rlx.kernel.program.program import KernelSequence
 from rlx.pipeline import CompilePipeline
+from rlx.program.nodes import RegisterLimit
 from tests.backend.cuda.forms import FORMS, Form
 from tests.backend.gpu.all import OPS, Job, backend_of, judged
 from tests.backend.gpu.simulated_backend import differences, outputs

@@ -28,11 +28,11 @@ from rlx.backends.cuda.machine import GENERATIONS, architecture_of, generation_o
 from rlx.backends.cuda.memory import rounded
 from rlx.backends.cuda.tensor_map import Matrix, encode
 from rlx.backends.gpu.device import ALIGN, Code, Devices, Kernel, Memory
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.tensor_map import TensorMap
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.core.errors import Error, OutOfMemoryError, UnsupportedError
+from rlx.program.program import Program
+from rlx.program.tensor_map import TensorMap
 from tests.backend.cuda.fake import FakeCuda, Launched
 from tests.backend.gpu import kernels
 from tests.patience import eventually
@@ -799,7 +799,7 @@ def test_a_context_is_made_once_when_it_is_needed(monkeypatch: pytest.MonkeyPatc
 def test_programs_out_of_files_need_no_kernels() -> None:
     """Their modules take longer to import than a program to load."""
     used = "rlx.backends.cuda.backend", "rlx.backends.gpu.runtime.serialize", "rlx.runtime.session"
-    known = "rlx.backends.gpu.kernels", "rlx.backends.gpu.simt.nodes", "rlx.kernel", "rlx.pipeline"
+    known = "rlx.backends.gpu.kernels", "rlx.program.nodes", "rlx.kernel", "rlx.pipeline"
     code = f"import sys, {', '.join(used)}; print([m for m in {known} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -25,16 +25,16 @@ from rlx.backends.gpu.schedule import wgmma
 from rlx.backends.gpu.schedule.loop import choose
 from rlx.backends.gpu.schedule.mma import MmaSchedule
 from rlx.backends.gpu.schedule.product import Product, product_of
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.text import text as text_of
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.loop import loop_kernel
+from rlx.program.builder import Builder
+from rlx.program.functions import FUNCTIONS
+from rlx.program.nodes import TileType
+from rlx.program.parse import parse
+from rlx.program.program import Program
+from rlx.program.text import text as text_of
+from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import CASES, Case, block, of, transposed
 from tests.backend.gpu.test_programs import PROGRAMS

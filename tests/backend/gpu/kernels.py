@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.tensor_map import OuterDim
-from rlx.backends.gpu.simt.values import Var
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.interpret.run import launch
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.tensor_map import OuterDim
+from rlx.program.values import Var
+from rlx.program.verify import verify
 
 Array = np.ndarray[Any, Any]
 F32, BF16, I32 = DType.F32, DType.BF16, DType.I32

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.kernels import GpuKernels
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import FAILURES, GpuTask, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
 from rlx.core.errors import Error
 from rlx.core.layout import Layout
@@ -24,6 +21,9 @@ from rlx.kernel.program.program import KernelCall
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.ops.op import lookup
+from rlx.program.interpret.run import launch
+from rlx.program.program import Program
+from rlx.program.verify import verify
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF

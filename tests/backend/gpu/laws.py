@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
@@ -28,6 +25,9 @@ from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.ops.draw import Case, Draw
 from rlx.ops.op import Op
+from rlx.program.interpret.run import launch
+from rlx.program.program import Program
+from rlx.program.verify import verify
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Program, Mapping[str, Array], Mapping[str, int] | None], None]

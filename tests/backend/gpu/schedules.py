@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate
 from rlx.kernel.contract import Contract
 from rlx.kernel.interpret import run_into
 from rlx.kernel.program.schedule import Schedule
+from rlx.program.interpret.run import launch
+from rlx.program.verify import verify
 
 Array = np.ndarray[Any, Any]
 POISON = 0xFF

@@ -12,7 +12,6 @@ from rlx.backends.gpu.backend import GpuBackend
 from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.runtime.program import GpuProgram
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SIMULATED, SimulatedDevice
 from rlx.core.disk_cache import Cache
 from rlx.core.dtype import DType
@@ -21,6 +20,7 @@ from rlx.cost.target import Target
 from rlx.fuzz.judge import Expected, compare
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
+from rlx.program.program import Program
 
 Array = np.ndarray[Any, Any]
 NO_F64 = dict.fromkeys((DType.F64, DType.C128), "the simulated device has no 64-bit floats")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.lower.attention.launch import attention_schedule, launches
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import (
@@ -19,13 +18,7 @@ from rlx.backends.gpu.schedule.attention import (
     panel_widths,
     shared_bytes,
 )
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.simt.walk import walk
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import Dim, DimLike, evaluate
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -37,6 +30,13 @@ from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal, required
 from rlx.ops.draw import Draw
 from rlx.ops.op import lookup
+from rlx.program import nodes as ir
+from rlx.program.interpret.run import launch
+from rlx.program.parse import parse
+from rlx.program.program import Program
+from rlx.program.text import text
+from rlx.program.verify import verify
+from rlx.program.walk import walk
 from tests.backend.gpu.regions import bound, span, view
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,6 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.lower.contraction.launch import any_mma_schedule, mma_schedule
 from rlx.backends.gpu.lower.contraction.mma import emit
 from rlx.backends.gpu.lower.contraction.wgmma import emit as emit_wgmma
@@ -22,11 +21,7 @@ from rlx.backends.gpu.schedule.mma import ELEMENTWISE, TILES, MmaSchedule, choos
 from rlx.backends.gpu.schedule.product import Product, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
 from rlx.backends.gpu.schedule.windows import WindowOperand, window_operand
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
-from rlx.backends.gpu.verify import verify
 from rlx.core.dim import evaluate, substitute
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -43,6 +38,11 @@ from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.substitute import with_dims
 from rlx.pipeline import CompilePipeline
+from rlx.program import nodes as ir
+from rlx.program.interpret.run import launch
+from rlx.program.parse import parse
+from rlx.program.text import text
+from rlx.program.verify import verify
 from tests.backend.gpu.regions import (
     BF16,
     BLOCK,

@@ -10,14 +10,14 @@ import pytest
 
 import rlx
 from rlx.backends.gpu.expand.functions import expand_functions
-from rlx.backends.gpu.expand.reductions import WORDS, expand_reductions
 from rlx.backends.gpu.expand.single import SINGLE
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.dtype import DType
 from rlx.ops.op import lookup
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.expand.reductions import WORDS, expand_reductions
+from rlx.program.functions import FUNCTIONS
+from rlx.program.program import Program
 from tests.backend.gpu import kernels
 from tests.backend.gpu.kernels import run
 

@@ -15,15 +15,15 @@ from rlx.backends.gpu.lower.fast import half_precision
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.lower.polynomials import odd_polynomial
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.ir.interpret import evaluate
 from rlx.kernel.enclosure import SMOOTH, Jet
 from rlx.kernel.expr import Apply, Expr, Kernel
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.kernel.ranges import ranges
+from rlx.program import nodes as ir
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import BF16, F16, F32, Case, of
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.interpret.groups import places
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.errors import LaunchError
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import BufferRef, Var
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.errors import LaunchError
+from rlx.program.interpret.groups import places
+from rlx.program.interpret.run import launch
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.values import BufferRef, Var
 from tests.backend.gpu import kernels
 from tests.backend.gpu.kernels import run
 

@@ -14,11 +14,6 @@ from rlx import ops
 from rlx.backends.gpu.lower.loop import emit, index_dtype, legal
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.loop import GpuSchedule, choose
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.interpret import evaluate
@@ -26,6 +21,11 @@ from rlx.kernel.expr import Kernel
 from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.ops import op as table
+from rlx.program import nodes as ir
+from rlx.program.parse import parse
+from rlx.program.program import Program
+from rlx.program.text import text
+from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import (
     BF16,

@@ -21,9 +21,6 @@ from rlx.backends.gpu.lower.product.register_tile import (
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.contraction import ContractionForm, contraction_schedule
 from rlx.backends.gpu.schedule.register_tile import ranked_register_tiles
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -37,6 +34,9 @@ from rlx.kernel.program.program import Step
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.ops.quant.gguf_formats import SCHEMES
+from rlx.program import nodes as ir
+from rlx.program.parse import parse
+from rlx.program.text import text
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import BF16, CONTRACTIONS, F16, F32, Case, U, bound, of, span
 from tests.backend.gpu.schedules import execute, meaning

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import rlx
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.parse import KINDS, parse
-from rlx.backends.gpu.simt.program import shared_offsets
-from rlx.backends.gpu.simt.text import text
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.parse import KINDS, parse
+from rlx.program.program import shared_offsets
+from rlx.program.text import text
 from tests.backend.gpu import kernels
 
 F32, I32 = DType.F32, DType.I32

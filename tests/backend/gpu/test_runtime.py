@@ -16,7 +16,6 @@ from rlx.backends.gpu.arrays.device_array import DeviceArray
 from rlx.backends.gpu.description import APPROXIMATE, ON_HOST
 from rlx.backends.gpu.runtime.memory import Block
 from rlx.backends.gpu.runtime.parts import Segment, parts_of
-from rlx.backends.gpu.simt.errors import LaunchError
 from rlx.backends.gpu.simulated import SimulatedDevice
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
@@ -25,6 +24,7 @@ from rlx.fuzz.generate import grow
 from rlx.fuzz.job import refused_ops
 from rlx.ir.mir import Graph
 from rlx.pipeline import CompilePipeline
+from rlx.program.errors import LaunchError
 from tests.backend.gpu.kernels import scaled
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs, program_of
 

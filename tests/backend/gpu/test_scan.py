@@ -15,7 +15,6 @@ from rlx.backends.gpu.lower.scan.launch import scan_schedule
 from rlx.backends.gpu.lower.scan.steps import directions
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.scan import by_blocks, by_channels
-from rlx.backends.gpu.simt import nodes as ir
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -30,6 +29,7 @@ from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.scan import Scan
 from rlx.ops import op as table
+from rlx.program import nodes as ir
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import reversed_rows, span, strided, transposed, view
 

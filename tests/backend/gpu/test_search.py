@@ -17,8 +17,6 @@ from rlx.backends.gpu.device import Code, Kernel
 from rlx.backends.gpu.problems import problems_of, sizes_of_alternatives
 from rlx.backends.gpu.runtime.trial import Effort, Problem
 from rlx.backends.gpu.search import CODE_S, Search, Tuned
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.simulated import SimulatedDevice
 from rlx.backends.gpu.task import Launch, Variant
 from rlx.core.dim import Dim, evaluate
@@ -29,6 +27,8 @@ from rlx.core.tune import Tune
 from rlx.ir.mir import Graph
 from rlx.kernel.program.schedule import buffers
 from rlx.pipeline import CompilePipeline
+from rlx.program.builder import Builder
+from rlx.program.program import Program
 from tests.backend.gpu.simulated_backend import SimulatedBackend
 
 F32 = DType.F32

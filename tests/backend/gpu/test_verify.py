@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.check.form import FORMS
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.errors import ProgramError
-from rlx.backends.gpu.simt.nodes import Region, TileType, Value
-from rlx.backends.gpu.simt.parse import KINDS, parse
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.tensor_map import OuterDim
-from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.uniformity import Uniformity, Varies
-from rlx.backends.gpu.verify import Limits, verify
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.check.form import FORMS
+from rlx.program.errors import ProgramError
+from rlx.program.nodes import Region, TileType, Value
+from rlx.program.parse import KINDS, parse
+from rlx.program.program import Program
+from rlx.program.tensor_map import OuterDim
+from rlx.program.text import text
+from rlx.program.uniformity import Uniformity, Varies
+from rlx.program.verify import Limits, verify
 from tests.backend.gpu import kernels
 from tests.backend.gpu.test_programs import PROGRAMS
 

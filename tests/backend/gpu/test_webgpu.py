@@ -10,20 +10,21 @@ import pytest
 
 import rlx
 from rlx import ops
-from rlx.backends.gpu.expand.integers import narrow_integers
-from rlx.backends.gpu.interpret.run import launch
+from rlx.backends.gpu.capabilities import verify_on
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.errors import ProgramError
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.ir.mir import Graph
 from rlx.ops import op as table
 from rlx.ops.quant.gguf_formats import SCHEMES
 from rlx.pipeline import CompilePipeline
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.errors import ProgramError
+from rlx.program.expand.integers import narrow_integers
+from rlx.program.interpret.run import launch
+from rlx.program.parse import parse
+from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
 
@@ -90,9 +91,9 @@ def _program(write: str) -> Builder:
 @pytest.mark.parametrize("what", ["warps", "index of 64 bits", "f64"])
 def test_missing_capabilities_are_named(what: str) -> None:
     program = _program(what).program()
-    assert verify(program, machine=GpuMachine()) is program
+    assert verify_on(program, GpuMachine()) is program
     with pytest.raises(ProgramError, match=f"the machine has no {what}"):
-        verify(program, machine=laws.WEBGPU)
+        verify_on(program, laws.WEBGPU)
 
 
 def test_integers_that_fit_are_computed_in_32_bits() -> None:
@@ -129,7 +130,7 @@ def test_blocks_beyond_the_machine_are_refused() -> None:
     b = Builder("k", block=512)
     b.output("y", DType.F32)[b.thread] = b.const(0.0, DType.F32)
     with pytest.raises(ProgramError, match="512 threads, and a block has at most 256"):
-        verify(b.program(), machine=laws.WEBGPU)
+        verify_on(b.program(), laws.WEBGPU)
 
 
 def test_a_weight_that_is_broadcast_is_not_packed_again_and_again() -> None:

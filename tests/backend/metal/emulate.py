@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.gpu.device import ALIGN, Code
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.metal.launch import packed
 from rlx.backends.metal.machine import FAMILIES, Family, has_address_struct
 from rlx.backends.metal.msl.printer import msl
 from rlx.core.dim import evaluate
+from rlx.program.program import Program
 from tests.backend.gpu import laws
 from tests.backend.metal import host
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.metal.backend import MetalBackend
 from rlx.backends.metal.device import MetalDevice
 from rlx.backends.metal.library import Metal
+from rlx.program.program import Program
 from tests.backend.metal import host
 
 Array = np.ndarray[Any, Any]

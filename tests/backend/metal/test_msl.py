@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.backends.metal.machine import FAMILIES
 from rlx.backends.metal.msl.printer import msl, printable
 from rlx.backends.metal.msl.types import literal
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.functions import FUNCTIONS
+from rlx.program.interpret.run import launch
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.gpu import kernels, laws
 from tests.backend.metal import emulate, host
 from tests.backend.rocm import programs

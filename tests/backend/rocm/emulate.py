@@ -21,10 +21,10 @@ import ml_dtypes
 import numpy as np
 
 from rlx.backends.gpu.device import ALIGN
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.amdgcn.printer import llvm_ir
 from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dim import evaluate
+from rlx.program.program import Program
 from tests.backend.gpu import laws
 
 Array = np.ndarray[Any, Any]

@@ -15,13 +15,13 @@ from typing import Any
 from rlx.backends.cuda.library import SIGNATURES, TYPES
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.architecture import ARCHITECTURES
 from rlx.backends.rocm.backend import RocmBackend
 from rlx.backends.rocm.context import ARCHITECTURE_AT, LDS_AT, PROCESSORS_AT
 from rlx.backends.rocm.device import HipDevice
 from rlx.backends.rocm.library import NAMES, OWN, HipLibrary
 from rlx.backends.rocm.metadata import facts
+from rlx.program.program import Program
 from tests.backend.cuda.fake import FakeCuda, put
 from tests.backend.rocm import emulate
 from tests.backend.rocm.programs import small

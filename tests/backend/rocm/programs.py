@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dtype import DType
 from rlx.ops import op as table
+from rlx.program.builder import Builder
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 Array = np.ndarray[Any, Any]
 F32, I32, BOOL = DType.F32, DType.I32, DType.BOOL

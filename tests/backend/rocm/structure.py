@@ -6,13 +6,13 @@ import struct
 from collections.abc import Iterator
 
 from rlx.backends import elf
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.amdgcn.assemble import assembled
 from rlx.backends.rocm.amdgcn.printer import printable
 from rlx.backends.rocm.architecture import Architecture
 from rlx.backends.rocm.metadata import KernelFacts, entry_of, facts
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.program import Program
 
 PT_LOAD, PT_DYNAMIC, PT_NOTE = 1, 2, 4
 PAGE = 4096

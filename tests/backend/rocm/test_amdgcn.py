@@ -11,17 +11,17 @@ import pytest
 import rlx
 from rlx.backends.gpu.lower.loop import emit, legal
 from rlx.backends.gpu.schedule.loop import choose
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.backends.rocm.amdgcn.assemble import assembly
 from rlx.backends.rocm.amdgcn.printer import REFUSED, Printer, llvm_ir
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
 from rlx.core.dtype import DType
 from rlx.kernel.lower.loop import loop_kernel
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.functions import FUNCTIONS
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.gpu import kernels, laws
 from tests.backend.gpu.regions import CASES
 from tests.backend.gpu.test_programs import PROGRAMS

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.backends.rocm.amdgcn.arithmetic import NATIVE_FAST
 from rlx.backends.rocm.amdgcn.printer import printable
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.functions import FUNCTIONS
+from rlx.program.interpret.run import launch
+from rlx.program.program import Program
+from rlx.program.verify import verify
 from tests.backend.gpu import kernels, laws
 from tests.backend.rocm import emulate, programs
 from tests.backend.rocm.programs import DRAWN, FLOATS, INTEGERS, NUMBERS, small

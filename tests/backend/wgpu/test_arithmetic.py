@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
-from rlx.backends.gpu.verify import verify
 from rlx.backends.wgpu.wgsl.module import Target
 from rlx.backends.wgpu.wgsl.printer import module_of
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.functions import FUNCTIONS
+from rlx.program.interpret.run import launch
+from rlx.program.program import Program
+from rlx.program.values import Var
+from rlx.program.verify import verify
 from tests.backend.gpu.test_expand import arguments
 from tests.backend.wgpu.adapter import Adapter, Array, Dispatch
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlx.backends.gpu.simt.functions import FUNCTIONS
 from rlx.backends.wgpu.wgsl.printer import module_of
 from rlx.core.dtype import DType
 from rlx.ops import op as table
+from rlx.program.functions import FUNCTIONS
 from tests.backend.gpu import kernels, laws
 from tests.backend.wgpu import test_arithmetic as cases
 from tests.backend.wgpu.tint import errors, modules, reason_to_skip

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import rlx
-from rlx.backends.gpu.interpret.run import launch
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
-from rlx.backends.gpu.verify import verify
 from rlx.backends.wgpu.wgsl.printer import module_of
 from rlx.core.dim import Dim, evaluate
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.interpret.run import launch
+from rlx.program.program import Program
+from rlx.program.values import Var
+from rlx.program.verify import verify
 from tests.backend.gpu import kernels
 from tests.backend.wgpu.adapter import Adapter, Array, Dispatch
 from tests.backend.wgpu.test_arithmetic import ALL, BOOL, F32, INTEGERS

@@ -25,7 +25,7 @@ from rlx.backends.cuda.ptx.architecture import Architecture
 from rlx.backends.gpu.device import Code
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.simt.program import Program
+    from rlx.program.program import Program
 
 PTX = 1
 """The kind of what is given to the linker."""
@@ -64,7 +64,7 @@ def assemble(
 
 def _is_whole(program: Program) -> bool:
     """Does it compute operands while products are under way? Relocatable code waits for each."""
-    from rlx.backends.gpu.simt.nodes import WarpgroupMul
+    from rlx.program.nodes import WarpgroupMul
 
     return any(isinstance(n, WarpgroupMul) and n.is_async and not n.left for n in program.nodes)
 

@@ -22,7 +22,7 @@ from rlx.core.tune import Tune
 
 if TYPE_CHECKING:
     from rlx.backends.cuda.device import CudaDevice
-    from rlx.backends.gpu.simt.program import Program
+    from rlx.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from rlx.backends.gpu.device import Code, Device, Kernel, Memory
 from rlx.core.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.simt.program import Program
+    from rlx.program.program import Program
 
 PROCESSORS, CACHE_BYTES, SHARED_BYTES = 16, 38, 97
 """Attributes of a device: multiprocessors, the second level cache, shared memory that a block may

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rlx.backends.gpu.runtime.routine import Artefact
     from rlx.backends.gpu.runtime.timed import TimedProgram
     from rlx.backends.gpu.search import Search
-    from rlx.backends.gpu.simt.program import Program
     from rlx.kernel.program.program import KernelCall, KernelProgram, Step
     from rlx.kernel.program.schedule import Schedule
     from rlx.kernel.program.select import Candidate
     from rlx.kernel.refusal import Refusal
+    from rlx.program.program import Program
 
 
 ROW_LOADS = 128

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from rlx.backends.gpu.device import Code
 from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.gpu.search import Search, Tuned
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import Launch
-from rlx.backends.gpu.verify import verify
 from rlx.backends.timing import CodegenSpan
 from rlx.kernel.program.program import KernelProgram
+from rlx.program.program import Program
+from rlx.program.verify import verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.tensor_map import TensorMap
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.program.tensor_map import TensorMap
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.simt.program import Program
+    from rlx.program.program import Program
 
 Array = np.ndarray[Any, Any]
 ALIGN = 256
@@ -56,7 +56,7 @@ class Code:
     @classmethod
     def of(cls, program: Program, binary: bytes, shared_bytes: int) -> Code:
         """The code of a program, assembled."""
-        from rlx.backends.gpu.simt.nodes import WaitDependencies
+        from rlx.program.nodes import WaitDependencies
 
         return cls(
             program.name,
@@ -80,8 +80,8 @@ class Code:
 
 def _is_swizzled(program: Program, tensor: TensorMap) -> bool:
     """As is the memory that its boxes are copied to: all of it, or nothing of it."""
-    from rlx.backends.gpu.simt.errors import LaunchError
-    from rlx.backends.gpu.simt.nodes import BulkCopy
+    from rlx.program.errors import LaunchError
+    from rlx.program.nodes import BulkCopy
 
     copies = [n for n in program.nodes if isinstance(n, BulkCopy) and n.map == tensor.name]
     found = {program.memory(n.memory).is_swizzled for n in copies}

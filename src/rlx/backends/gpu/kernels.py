@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.claims import FORMS
 from rlx.backends.gpu.device import VECTOR_BYTES
-from rlx.backends.gpu.expand.floats import without_f64
-from rlx.backends.gpu.expand.integers import narrow_integers
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.table import algorithm, has_algorithm
 from rlx.backends.gpu.lower.attention.launch import attention_schedule
@@ -25,7 +23,6 @@ from rlx.backends.gpu.schedule.contraction import (
     few_rows_schedule,
     window_kernels,
 )
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, HostTask, launches_in, rewritten_launches
 from rlx.kernel.attention import Attention
 from rlx.kernel.contract import Contract
@@ -47,6 +44,9 @@ from rlx.kernel.program.select import Candidate, default_candidates
 from rlx.kernel.refusal import Refusal, attempt
 from rlx.kernel.scan import Scan
 from rlx.ops.op import Kind, lookup
+from rlx.program.expand.floats import without_f64
+from rlx.program.expand.integers import narrow_integers
+from rlx.program.program import Program
 
 Lower = Callable[[Step], KernelSequence | Refusal]
 

@@ -24,14 +24,14 @@ from rlx.backends.gpu.device import Code, Device
 from rlx.backends.gpu.problems import largest
 from rlx.backends.gpu.runtime.lay_out import launches_of
 from rlx.backends.gpu.runtime.trial import Effort, Problem, Trial
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.text import text
 from rlx.backends.gpu.task import Launch, Variant
-from rlx.backends.gpu.verify import verify
 from rlx.core.disk_cache import Cache, key_of
 from rlx.core.errors import Error
 from rlx.core.tune import Tune
 from rlx.kernel.program.program import KernelProgram
+from rlx.program.program import Program
+from rlx.program.text import text
+from rlx.program.verify import verify
 
 BUDGET_S = 1.0
 """For all launches of a program, less what their code takes to be made."""

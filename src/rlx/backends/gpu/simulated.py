@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlx.backends.gpu.capabilities import verify_on
 from rlx.backends.gpu.device import (
     ALIGN,
     Array,
@@ -26,14 +27,13 @@ from rlx.backends.gpu.device import (
     Queue,
     StampedGraph,
 )
-from rlx.backends.gpu.interpret.memory import BufferSpan
-from rlx.backends.gpu.interpret.run import launch
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.errors import LaunchError
-from rlx.backends.gpu.simt.parse import parse
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.text import text
-from rlx.backends.gpu.verify import verify
+from rlx.program.errors import LaunchError
+from rlx.program.interpret.memory import BufferSpan
+from rlx.program.interpret.run import launch
+from rlx.program.parse import parse
+from rlx.program.program import Program
+from rlx.program.text import text
 
 POISON = 0xFF
 """NaN in every float, -1 or the greatest integer: what nobody has written."""
@@ -76,7 +76,7 @@ class SimulatedDevice(Device):
 
     def assemble(self, programs: Iterable[Program]) -> list[Code]:
         """Programs that the machine can run: an error says what it does not have."""
-        known = (verify(p, machine=self.machine) for p in programs)
+        known = (verify_on(p, self.machine) for p in programs)
         return [Code.of(p, text(p).encode(), p.shared_bytes) for p in known]
 
     def load(self, code: Code) -> Kernel:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rlx.backends.gpu.buckets import Buckets
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.dim import DimLike, evaluate, symbols_of
 from rlx.kernel.program.forms import AnyKernel
 from rlx.kernel.program.schedule import Buffer, Schedule
+from rlx.program.program import Program
 
 Resize: TypeAlias = Callable[[DimLike], DimLike]
 Price: TypeAlias = Callable[[Resize], float]

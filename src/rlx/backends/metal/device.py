@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlx.backends.gpu.device import Code, Device, Kernel, Memory, Queue
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.metal.errors import CompileError, compile_error, text_of
 from rlx.backends.metal.launch import Pipeline
 from rlx.backends.metal.library import Metal, open_metal
@@ -19,6 +18,7 @@ from rlx.backends.metal.msl.printer import kernel_name, msl
 from rlx.backends.metal.queue import MetalQueue
 from rlx.backends.metal.transfers import Transfers
 from rlx.core.errors import UnsupportedError
+from rlx.program.program import Program
 
 
 def print_code(program: Program, family: Family) -> Code:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.gpu.device import Array, Memory
-from rlx.backends.gpu.simt.errors import LaunchError
 from rlx.backends.metal.library import Metal
 from rlx.core.errors import OutOfMemoryError
+from rlx.program.errors import LaunchError
 
 LEAST_BYTES = 256
 Binding = tuple[Any, int]

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlx.backends.gpu.device import VECTOR_BYTES, Kernel
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 if TYPE_CHECKING:
     from rlx.backends.metal.device import MetalDevice

@@ -15,11 +15,11 @@ from rlx.backends.base import Missing
 from rlx.backends.gpu.backend import GpuBackend, device_number
 from rlx.backends.gpu.device import Code, Devices
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.architecture import ARCHITECTURES, Architecture, architecture
 from rlx.core.disk_cache import Cache
 from rlx.core.errors import Error, UnsupportedError
 from rlx.core.tune import Tune
+from rlx.program.program import Program
 
 if TYPE_CHECKING:
     from rlx.backends.rocm.device import HipDevice

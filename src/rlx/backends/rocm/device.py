@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from rlx.backends.cuda.device import CudaDevice, Function
 from rlx.backends.gpu.device import Code, Kernel
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.architecture import LDS_BYTES, architecture
 from rlx.backends.rocm.context import HipContext
 from rlx.backends.rocm.library import HipLibrary, open_library
 from rlx.backends.rocm.metadata import facts
 from rlx.backends.rocm.queue import ForeignHipQueue, HipQueue
 from rlx.core.errors import UnsupportedError
+from rlx.program.program import Program
 
 
 class HipDevice(CudaDevice):

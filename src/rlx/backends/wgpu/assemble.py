@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlx.backends.gpu.device import Code
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.wgpu.machine import Architecture
 from rlx.backends.wgpu.wgsl.printer import module_of
+from rlx.program.program import Program
 
 
 def assemble(programs: Iterable[Program], target: Architecture) -> list[Code]:

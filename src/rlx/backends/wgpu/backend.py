@@ -20,9 +20,9 @@ from rlx.cost.machine import SOFTWARE_GPU
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.runtime.calibration import Effort
-    from rlx.backends.gpu.simt.program import Program
     from rlx.backends.wgpu.device import WgpuDevice
     from rlx.cost.target import Target
+    from rlx.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from rlx.backends.wgpu.stream import Stream
 from rlx.backends.wgpu.wgsl.module import Module
 
 if TYPE_CHECKING:
-    from rlx.backends.gpu.simt.program import Program
+    from rlx.program.program import Program
 
 FEATURES = ("shader-f16", "timestamp-query")
 """That are asked for where an adapter has them."""

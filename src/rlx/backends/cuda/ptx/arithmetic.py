@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, F32, F64, Text, bits_of, kind_of, literal
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Value
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Value
 
 ROUNDINGS = {"floor": "rmi", "ceil": "rpi", "trunc": "rzi", "round": "rni"}
 HALVES = (F16, BF16)

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, SharedIndex
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F32, kind_of
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import TileType, Value
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import TileType, Value
 
 I32 = DType.I32
 ALL_LANES = "0xffffffff"

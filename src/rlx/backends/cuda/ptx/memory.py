@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from rlx.backends.cuda.ptx.arithmetic import Arithmetic
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F16, bits_of, kind_of, literal
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
-from rlx.backends.gpu.simt.program import Program, Shared, shared_offsets
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Node, Value
+from rlx.program.program import Program, Shared, shared_offsets
 
 HALVES = (F16, BF16)
 I64 = DType.I64

@@ -14,11 +14,11 @@ from rlx.backends.cuda.ptx.arithmetic import is_native
 from rlx.backends.cuda.ptx.groups import Groups
 from rlx.backends.cuda.ptx.text import BOOL, bits_of, kind_of, literal
 from rlx.backends.gpu.expand.functions import expand_functions
-from rlx.backends.gpu.expand.reductions import expand_reductions
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
-from rlx.backends.gpu.simt.program import Program, Scalar
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.expand.reductions import expand_reductions
+from rlx.program.nodes import Node, Region, Value
+from rlx.program.program import Program, Scalar
 
 SHARED_ALIGN = 1024
 """Of the block's memory: what the swizzle of a 128-byte row repeats in."""

@@ -11,10 +11,10 @@ import functools
 import struct
 from collections.abc import Mapping, Sequence
 
-from rlx.backends.gpu.simt.nodes import Number, TileType, Value
-from rlx.backends.gpu.simt.program import Program
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
+from rlx.program.nodes import Number, TileType, Value
+from rlx.program.program import Program
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
 CLASSES: Mapping[DType | None, tuple[str, str]] = {

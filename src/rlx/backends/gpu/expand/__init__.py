@@ -1,1 +1,1 @@
-"""Nodes that a target lacks, in terms of nodes that it has. Each expansion keeps the bits."""
+"""Functions that a target lacks, in terms of arithmetic that it has. Each keeps the bits."""

@@ -15,14 +15,14 @@ from typing import Any, cast
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.codegen.math import range_reduction as angles
 from rlx.backends.cpu.codegen.math.elementwise import NATIVE
-from rlx.backends.gpu.expand.rewrite import rewritten
 from rlx.backends.gpu.expand.single import SINGLE
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import Node, Number
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.expand.rewrite import rewritten
+from rlx.program.nodes import Node, Number
+from rlx.program.program import Program
+from rlx.program.values import Var, Variable
 
 F32, F64, I64, U64 = DType.F32, DType.F64, DType.I64, DType.U64
 BITS = {F32: DType.U32, F64: DType.U64}

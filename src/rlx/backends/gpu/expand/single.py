@@ -15,9 +15,9 @@ import numpy as np
 
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.codegen.math import range_reduction as angles
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 F32, I32, U32, U64 = DType.F32, DType.I32, DType.U32, DType.U64
 Pair = tuple[Var, Var]

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from rlx.backends.gpu.library.cached_operands import NO_ROOM, NO_SLOT, Cached, Parts, Tile
 from rlx.backends.gpu.library.writer import View, Writer, is_row
-from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.ops.nn.cached_attention import BLOCK
+from rlx.program.nodes import MAX_VECTOR_BYTES
+from rlx.program.values import SharedRef, Var, Variable
 
 INF = math.inf
 UNROLLED = 8

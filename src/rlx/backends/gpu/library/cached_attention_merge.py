@@ -7,8 +7,8 @@ import math
 
 from rlx.backends.gpu.library.cached_operands import Cached, Parts
 from rlx.backends.gpu.library.writer import Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
+from rlx.program.values import Var
 
 UNROLLED = 8
 """Chunks whose loads are under way at once."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from rlx.backends.gpu.library.writer import View, Writer, is_row
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
+from rlx.program.values import Var
 
 NO_ROOM, NO_SLOT = "queries do not fit at their position", "a slot is out of range"
 

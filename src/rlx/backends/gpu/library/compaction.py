@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule
+from rlx.program.values import Var
 
 I64, BOOL = DType.I64, DType.BOOL
 PER_THREAD = 4

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.sort import order_of
 from rlx.backends.gpu.library.writer import View, Writer, is_row
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, lower_bound, product, upper_bound
 from rlx.core.dtype import DType
@@ -24,6 +23,7 @@ from rlx.core.layout import Layout
 from rlx.kernel.expr import Affine, Axis, Exprs, Kernel, Store, strided
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import Var, Variable
 
 OUT_OF_RANGE = "an index is out of range"
 MAX_COMPARED = 32

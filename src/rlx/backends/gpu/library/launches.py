@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from rlx.backends.gpu.library.writer import View, Writer, index_dtype
 from rlx.backends.gpu.lower.loop import loop_schedule
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Access, Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
@@ -25,6 +23,8 @@ from rlx.kernel.expr import Kernel
 from rlx.kernel.program.forms import Special
 from rlx.kernel.program.lower_step import copy_kernel
 from rlx.kernel.program.schedule import Buffer, PackedWeights, Schedule
+from rlx.program.builder import Builder
+from rlx.program.program import Access, Program
 
 Body = Callable[[Writer], None]
 

@@ -13,13 +13,13 @@ from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Item, Keys, Rows
 from rlx.backends.gpu.library.sort.sort import Sorted, sort_rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, dim_min, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import SharedRef, Var, Variable
 
 I32, I64, BOOL = DType.I32, DType.I64, DType.BOOL
 FIELDS = 5

@@ -14,7 +14,6 @@ import numpy as np
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
@@ -22,6 +21,7 @@ from rlx.core.layout import Layout
 from rlx.kernel.expr import Affine, Axis, Expr, Exprs, Kernel, Store, strided
 from rlx.kernel.program.schedule import Schedule
 from rlx.ops.nn.window_geometry import Windows
+from rlx.program.values import Var, Variable
 
 I64 = DType.I64
 MAX_UNROLLED = 64

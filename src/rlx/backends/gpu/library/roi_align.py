@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer, is_row
 from rlx.backends.gpu.lower.elementwise import cast
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import product
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule
+from rlx.program.values import Var
 
 I64 = DType.I64
 OUT_OF_RANGE = "a batch index is out of range"

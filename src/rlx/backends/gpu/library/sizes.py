@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dtype import DType
 from rlx.core.extent import CAPACITY_EXCEEDED, ceiling
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import Var
 
 I64, U64, F64 = DType.I64, DType.U64, DType.F64
 NO_RANGE = "this is no range: take finite numbers and a step that is not 0"

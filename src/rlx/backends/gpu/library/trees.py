@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.nodes import ReduceOp
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, dim_max
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule
 from rlx.ops.ml.trees import IDENTITY
+from rlx.program.nodes import ReduceOp
+from rlx.program.values import Var
 
 I64 = DType.I64
 NO_CHILD = "a child is out of range"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Schedule
+from rlx.program.values import SharedRef, Var, Variable
 
 BOOL = DType.BOOL
 Number = list[Var]

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.loop import MAX_I32
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import Value
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import BufferRef, Var, Variable
 from rlx.backends.gpu.task import FAILURES
 from rlx.core.dim import Dim, DimLike, is_static, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Buffer
+from rlx.program.builder import Builder
+from rlx.program.nodes import Value
+from rlx.program.program import Program
+from rlx.program.values import BufferRef, Var, Variable
 
 I32, I64, U64 = DType.I32, DType.I64, DType.U64
 

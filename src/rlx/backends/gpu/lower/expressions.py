@@ -13,9 +13,6 @@ from rlx.backends.gpu.lower.elementwise import apply, constant, scaled_reciproca
 from rlx.backends.gpu.lower.fast import half_precision
 from rlx.backends.gpu.lower.scopes import Guards, Scopes, Values
 from rlx.backends.gpu.schedule.loop import is_aligned
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
-from rlx.backends.gpu.simt.values import BufferRef, Var
 from rlx.backends.gpu.task import FAILURES
 from rlx.core.dim import DimLike, exact_div
 from rlx.core.dtype import DType
@@ -35,6 +32,9 @@ from rlx.kernel.expr import (
     Size,
 )
 from rlx.kernel.reciprocal import row_quotients
+from rlx.program.builder import Builder
+from rlx.program.nodes import MAX_VECTOR_BYTES
+from rlx.program.values import BufferRef, Var
 
 
 class Expressions(Scopes, ABC):

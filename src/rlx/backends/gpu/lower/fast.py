@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 from rlx.backends.gpu.lower.polynomials import horner, log_tail, odd_polynomial
 from rlx.backends.gpu.lower.univariate import MIN_REACH, Univariate, constant_of, univariate
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Apply, Expr, Kernel
 from rlx.kernel.precision import Precision, precisions, readers, unrounded
 from rlx.kernel.ranges import ANY, Range, ranges
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 BOUNDS = {Precision.BF16: 2.0**-10, Precision.F16: 2.0**-13}
 """Relative errors that are an eighth of a unit in the last place at 1."""

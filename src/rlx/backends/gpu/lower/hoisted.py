@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Values
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
 from rlx.kernel.expr import Affine, Axis, Reduce
+from rlx.program.values import Var
 
 
 class HoistedIndices(Expressions):

@@ -29,9 +29,6 @@ from rlx.backends.gpu.schedule.loop import (
     transposed_loads,
 )
 from rlx.backends.gpu.schedule.split import split as split_launches
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, dim_max, exact_div, product
 from rlx.core.dtype import DType
@@ -42,6 +39,9 @@ from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.rewrite import read_only
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 from rlx.kernel.structure import structure_of
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 MAX_I32 = 2**31 - 2**22
 """Of indices in 32 bits: loops and the last team count a little beyond the last point."""

@@ -6,10 +6,10 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 from rlx.kernel.precision import Precision
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 TAIL_ENDS = {Precision.BF16: 12.9, Precision.F16: 5.7}
 TAIL_POINTS = (0.00896, 0.0771, 0.20279, 0.37376, 0.56893, 0.7577, 0.90698, 0.98933)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.loop import GpuSchedule, chain_of
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import ReduceOp
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dim import DimLike, exact_div, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Kernel, Reduce
+from rlx.program.builder import Builder
+from rlx.program.nodes import ReduceOp
+from rlx.program.values import Var, Variable
 
 SUM_STEPS = 256
 """Terms that are added to one number: the rounding error of longer sums grows with their length,

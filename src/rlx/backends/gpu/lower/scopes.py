@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlx.backends.gpu.schedule.loop import is_padded
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import Dim, DimLike, is_static, product, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.kernel.expr import Affine, Axis, Choose, Expr, Inside, Kernel, Load
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 Guards = tuple[tuple[Expr, bool], ...]
 """Conditions, each with whether it holds here or does not; the outermost first."""

@@ -15,11 +15,11 @@ import numpy as np
 
 from rlx.backends.gpu.device import Array, Device, Graph, Kernel, Memory, Queue
 from rlx.backends.gpu.runtime import probes
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.verify import verify
 from rlx.core.dtype import DType
 from rlx.cost.calibrate import Numbers, Progress
 from rlx.cost.machine import CacheLevel
+from rlx.program.program import Program
+from rlx.program.verify import verify
 
 F32, F64, F16, BF16 = DType.F32, DType.F64, DType.F16, DType.BF16
 

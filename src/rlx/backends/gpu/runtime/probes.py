@@ -6,12 +6,12 @@ import numpy as np
 
 from rlx.backends.gpu.device import Array
 from rlx.backends.gpu.machine import GpuMachine
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 F32, I32 = DType.F32, DType.I32
 BLOCK = 256

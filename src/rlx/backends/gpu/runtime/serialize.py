@@ -34,7 +34,6 @@ from rlx.backends.gpu.runtime.routine import (
     WhileStep,
     as_bytes,
 )
-from rlx.backends.gpu.simt.tensor_map import OuterDim, TensorMap, WindowAxis
 from rlx.core.dim import Dim, DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
@@ -44,6 +43,7 @@ from rlx.core.shape import Shape
 from rlx.ir.json_form import Decoder, dim_json, dims_of, interface_json, shape_json, symbols_json
 from rlx.ir.mir import Graph
 from rlx.ops.op import Array
+from rlx.program.tensor_map import OuterDim, TensorMap, WindowAxis
 
 WRITTEN: Mapping[str, type[Any]] = {
     c.__name__: c

@@ -13,9 +13,9 @@ import numpy as np
 
 from rlx.backends.gpu.device import Array, Device, Kernel
 from rlx.backends.gpu.runtime.memory import Block
-from rlx.backends.gpu.simt.program import Buffer, Program
 from rlx.backends.gpu.task import FAILURES, Launch
 from rlx.core.dtype import DType
+from rlx.program.program import Buffer, Program
 
 PERIOD_BYTES = 1 << 20
 """Random numbers that are drawn; larger buffers repeat them."""

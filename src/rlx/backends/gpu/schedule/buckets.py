@@ -26,8 +26,6 @@ from rlx.backends.gpu.schedule.size_axes import (
     size_axes,
     symbols_in,
 )
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.sizes import resized
 from rlx.backends.gpu.task import Choice, GpuTask, Launch, Price
 from rlx.core.atoms import Monomial, Symbol
 from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static, substitute, upper_bound
@@ -43,6 +41,8 @@ from rlx.kernel.refusal import Refusal, attempt
 from rlx.kernel.substitute import with_dims
 from rlx.ops.op import Kind
 from rlx.passes.bodies import nodes_within
+from rlx.program.program import Program
+from rlx.program.sizes import resized
 
 EDGES = (1, 4, 8, 16, 64, *(1 << i for i in range(7, 15)))
 """Where ranges are divided: one, parts of a tile, a few tiles, and from then on by twos. Larger

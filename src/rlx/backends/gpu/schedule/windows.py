@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import gcd
 
 from rlx.backends.gpu.schedule.product import Operand, Product
-from rlx.backends.gpu.simt.tensor_map import MAX_OUTER, OuterDim, WindowAxis
 from rlx.core.dim import DimLike, exact_div, is_static, provably_le, upper_bound
 from rlx.kernel.expr import Affine, Axis, Inside, Load
 from rlx.kernel.refusal import NotLowered, Refusal, attempt
+from rlx.program.tensor_map import MAX_OUTER, OuterDim, WindowAxis
 
 CHANNELS = 64
 """Of a box: lines of 128 bytes."""

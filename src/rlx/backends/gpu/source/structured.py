@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.errors import located
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.source.uses import inlined, makers
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
+from rlx.program import nodes as ir
+from rlx.program.errors import located
+from rlx.program.nodes import Node, Region, Value
+from rlx.program.program import Program
 
 Expressions = Mapping[type[Node], Callable[[Any], str]]
 Statements = Mapping[type[Node], Callable[[Any], None]]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
-from rlx.backends.gpu.simt.program import Program
+from rlx.program.nodes import Node, Region, Value
+from rlx.program.program import Program
 
 
 def inlined(program: Program) -> frozenset[Value]:

@@ -7,11 +7,11 @@ are compiled without fast mathematics, so that NaN is a number, and + - * / sqrt
 
 from __future__ import annotations
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Value
 from rlx.backends.gpu.source.structured import Structured
 from rlx.backends.metal.msl.types import BF16, BOOL, F16, F32, NAMES, UNSIGNED, literal
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Value
 
 SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%",
            "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"}  # fmt: skip

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import TileType, Value
 from rlx.backends.metal.msl.memory import Memory, shared_name
 from rlx.backends.metal.msl.types import BF16, BOOL, F16, F32
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import TileType, Value
 
 SIDE = 8
 MATRICES = {F16: "simdgroup_half8x8", BF16: "simdgroup_bfloat8x8", F32: "simdgroup_float8x8"}

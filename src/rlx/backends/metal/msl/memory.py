@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
-from rlx.backends.gpu.simt.program import Program, Shared
 from rlx.backends.metal.msl.arithmetic import Arithmetic
 from rlx.backends.metal.msl.types import BOOL, NAMES, STORED, literal, vector
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Node, Value
+from rlx.program.program import Program, Shared
 
 MAX_VECTOR = 4
 VECTOR_BYTES = 16

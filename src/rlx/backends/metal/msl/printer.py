@@ -13,10 +13,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from rlx.backends.gpu.expand.functions import expand_functions
-from rlx.backends.gpu.expand.reductions import expand_reductions
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.source.structured import Expressions, Statements
 from rlx.backends.metal.machine import (
     MAX_ADDRESSES,
@@ -31,6 +27,10 @@ from rlx.backends.metal.msl.memory import buffer_name
 from rlx.backends.metal.msl.types import F64, NAMES, STORED
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
+from rlx.program import nodes as ir
+from rlx.program.expand.reductions import expand_reductions
+from rlx.program.nodes import Node
+from rlx.program.program import Program
 
 PRAGMAS = """\
 #if __METAL_VERSION__ >= 320

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from rlx.backends.gpu.simt.nodes import Number
 from rlx.core.dtype import DType
+from rlx.program.nodes import Number
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
 HALVES = (F16, BF16)

@@ -7,8 +7,6 @@ are made safe first, so that such a node gives some number and nothing else.
 
 from __future__ import annotations
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.rocm.amdgcn.text import (
     BOOL,
     F16,
@@ -22,6 +20,8 @@ from rlx.backends.rocm.amdgcn.text import (
     suffix_of,
 )
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Node, Value
 
 ROUNDINGS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven"}
 FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import llvmlite.binding as llvm
 
 from rlx.backends.gpu.device import Code
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.llvm_compiler import Compiler, Compilers
 from rlx.backends.rocm.amdgcn.printer import llvm_ir
 from rlx.backends.rocm.architecture import TRIPLE, Architecture
 from rlx.backends.rocm.code_object import code_object
+from rlx.program.program import Program
 
 THREADS = 8
 

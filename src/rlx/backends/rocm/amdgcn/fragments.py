@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.gpu.simt.nodes import TileType
 from rlx.backends.rocm.architecture import Architecture
+from rlx.program.nodes import TileType
 
 SIDE = 16
 """Rows and columns of every tile, and the depth of a product."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import TileType, Value
 from rlx.backends.rocm.amdgcn.fragments import SIDE
 from rlx.backends.rocm.amdgcn.memory import LOCAL, Memory
 from rlx.backends.rocm.amdgcn.text import F32, I32, kind_of
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import TileType, Value
 
 QUAD_PERMUTE = {1: 0xB1, 2: 0x4E, 3: 0x1B}
 """DPP controls: lanes of a group of four exchanged by xor."""

@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Value
-from rlx.backends.gpu.simt.program import Program, Shared
 from rlx.backends.rocm.amdgcn.arithmetic import Arithmetic
 from rlx.backends.rocm.amdgcn.text import BOOL, kind_of, literal, stored_kind
 from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Value
+from rlx.program.program import Program, Shared
 
 GLOBAL, LOCAL, CONSTANT = "ptr addrspace(1)", "ptr addrspace(3)", "ptr addrspace(4)"
 STREAMED = ", !nontemporal !1"

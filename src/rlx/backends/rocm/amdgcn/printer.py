@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlx.backends.gpu.expand.functions import expand_functions
-from rlx.backends.gpu.expand.reductions import expand_reductions
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
-from rlx.backends.gpu.simt.program import Program, Scalar
-from rlx.backends.gpu.simt.walk import walk
 from rlx.backends.rocm.amdgcn.arithmetic import is_native
 from rlx.backends.rocm.amdgcn.groups import Groups
 from rlx.backends.rocm.amdgcn.memory import GLOBAL, Copy
 from rlx.backends.rocm.amdgcn.text import BOOL, kind_of
 from rlx.backends.rocm.architecture import LDS_BYTES, TRIPLE, Architecture
 from rlx.core.errors import UnsupportedError
+from rlx.program import nodes as ir
+from rlx.program.expand.reductions import expand_reductions
+from rlx.program.nodes import Node, Region, Value
+from rlx.program.program import Program, Scalar
+from rlx.program.walk import walk
 
 CODE_OBJECT_VERSION = 500
 MAX_BLOCK = 1024

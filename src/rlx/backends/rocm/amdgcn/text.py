@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlx.backends.gpu.simt.nodes import Number, TileType, Type, Value
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.rocm.amdgcn.fragments import Fragments
 from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
+from rlx.program.nodes import Number, TileType, Type, Value
+from rlx.program.program import Program
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
 HALVES = (F16, BF16)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.gpu.source.structured import Structured
 from rlx.backends.wgpu.wgsl.rounding import cancelled
 from rlx.backends.wgpu.wgsl.text import (
@@ -23,6 +21,8 @@ from rlx.backends.wgpu.wgsl.text import (
     type_of,
 )
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Node, Value
 
 OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",

@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any
 
 from rlx.backends.gpu.expand.functions import expanded
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.functions import FUNCTIONS
-from rlx.backends.gpu.simt.nodes import Node, Value
 from rlx.backends.wgpu.wgsl.arithmetic import function_name
 from rlx.backends.wgpu.wgsl.memory import Memory
 from rlx.backends.wgpu.wgsl.rounding import combined
 from rlx.backends.wgpu.wgsl.text import F32
+from rlx.program import nodes as ir
+from rlx.program.builder import Builder
+from rlx.program.functions import FUNCTIONS
+from rlx.program.nodes import Node, Value
 
 
 def definitions(calls: Iterable[ir.Call]) -> list[str]:

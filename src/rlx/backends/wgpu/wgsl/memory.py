@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Value
 from rlx.backends.wgpu.wgsl.arithmetic import Arithmetic
 from rlx.backends.wgpu.wgsl.bindings import Access, Words, function_lines, word_type
 from rlx.backends.wgpu.wgsl.text import BF16, BOOL, F16, F32, HALVES, I32, U32, WIDE, literal
 from rlx.core.dtype import DType
+from rlx.program import nodes as ir
+from rlx.program.nodes import Value
 
 NATIVE = (F32, I32, U32)
 

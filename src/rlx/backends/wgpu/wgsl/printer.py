@@ -14,17 +14,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from rlx.backends.gpu.expand.reductions import expand_reductions
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Region, Value
-from rlx.backends.gpu.simt.program import Program, Scalar
-from rlx.backends.gpu.simt.walk import walk
-from rlx.backends.gpu.uniformity import Uniformity, Varies
 from rlx.backends.wgpu.wgsl.functions import definitions
 from rlx.backends.wgpu.wgsl.helpers import called
 from rlx.backends.wgpu.wgsl.memory import Memory
 from rlx.backends.wgpu.wgsl.module import ENTRY, MAX_WORKGROUPS, Argument, Module, Target
 from rlx.backends.wgpu.wgsl.text import F32, I32, U32, WIDE
+from rlx.program import nodes as ir
+from rlx.program.expand.reductions import expand_reductions
+from rlx.program.nodes import Node, Region, Value
+from rlx.program.program import Program, Scalar
+from rlx.program.uniformity import Uniformity, Varies
+from rlx.program.walk import walk
 
 NAMES = re.compile(r"\b[a-z]\w*")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlx.backends.gpu.simt import nodes as ir
-from rlx.backends.gpu.simt.nodes import Node, Value
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.source.uses import makers
+from rlx.program import nodes as ir
+from rlx.program.nodes import Node, Value
+from rlx.program.program import Program
 
 SUMS = ("add", "sub")
 

@@ -13,8 +13,8 @@ import struct
 
 import numpy as np
 
-from rlx.backends.gpu.simt.nodes import Number
 from rlx.core.dtype import DType
+from rlx.program.nodes import Number
 
 BOOL, F16, BF16, F32 = DType.BOOL, DType.F16, DType.BF16, DType.F32
 I32, U32, I64, U64 = DType.I32, DType.U32, DType.I64, DType.U64

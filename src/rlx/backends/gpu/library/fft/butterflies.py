@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlx.backends.gpu.simt.values import Var
+from rlx.program.values import Var
 
 Complex = tuple[Var, Var]
 """Real and imaginary part."""

@@ -11,11 +11,11 @@ from rlx.backends.gpu.library.fft.transform import both
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, is_static, product
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import NotLowered, Refusal
+from rlx.program.values import Var
 
 
 def norm_factor(norm: str, n: int, *, inverse: bool) -> float:

@@ -10,9 +10,9 @@ from rlx.backends.gpu.library.fft.transform import both
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dim import DimLike, dim_max, exact_div, is_static, product
 from rlx.core.dtype import DType
+from rlx.program.values import Var, Variable
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from rlx.backends.gpu.library.fft.twiddles import roots
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, is_static, product
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import SharedRef, Var, Variable
 
 MAX_PARTS = 64
 """Blocks that share the frames of one signal."""

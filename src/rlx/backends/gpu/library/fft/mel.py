@@ -17,12 +17,12 @@ from rlx.backends.gpu.library.fft.rows import Spectra
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import SharedRef, Var
 
 I32 = DType.I32
 POWER, STRANGE, SLOT, LOW, HIGH = "power", "strange", "slot", "low", "high"

@@ -16,10 +16,10 @@ from rlx.backends.gpu.library.fft.transform import Transform, both
 from rlx.backends.gpu.library.fft.twiddles import chirp, chirp_spectrum, loaded, roots
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.kernel.refusal import NotLowered
+from rlx.program.values import Var
 
 MAX_CHIRP_TERMS = 1 << 30
 """Of the transform of a chirp by its definition, which is made once."""

@@ -17,11 +17,11 @@ from rlx.backends.gpu.library.fft.rows import Spectra
 from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Rows
 from rlx.backends.gpu.library.writer import Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
 from rlx.ops.signal.fft import num_frames
+from rlx.program.values import Var
 
 
 def _framed(

@@ -15,9 +15,9 @@ from rlx.backends.gpu.library.fft.butterflies import Complex, butterfly, multipl
 from rlx.backends.gpu.library.fft.plans import PAD_EVERY, Plan
 from rlx.backends.gpu.library.fft.twiddles import loaded
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.nodes import Scope
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
+from rlx.program.nodes import Scope
+from rlx.program.values import Var
 
 PAD_SHIFT = PAD_EVERY.bit_length() - 1
 Read = Callable[[Var, Var | None], Complex]

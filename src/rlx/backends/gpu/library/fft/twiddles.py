@@ -11,11 +11,11 @@ import math
 from rlx.backends.gpu.library.fft.butterflies import Complex
 from rlx.backends.gpu.library.launches import Body, Launches
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Buffer
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 I64 = DType.I64
 BLOCK = 128

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.program.builder import Builder
+from rlx.program.values import SharedRef, Var
 
 U32, U64, I32, I64 = DType.U32, DType.U64, DType.I32, DType.I64
 Item = list[Var]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rlx.backends.gpu.library.sort.keys import Item, Items, Keys
 from rlx.backends.gpu.library.writer import Writer
-from rlx.backends.gpu.simt.values import Var, Variable
+from rlx.program.values import Var, Variable
 
 WAYS = 8
 """Runs that one launch merges: their searches are independent, so that loads overlap."""

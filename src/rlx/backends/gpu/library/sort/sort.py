@@ -14,13 +14,13 @@ from rlx.backends.gpu.library.sort.keys import Item, Items, Keys, Rows
 from rlx.backends.gpu.library.sort.merge import WAYS, merge_item
 from rlx.backends.gpu.library.sort.tiles import sort_tile, tile_threads
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, product, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import Var
 
 MAX_LENGTH = 1 << 31
 TOO_LONG = f"a row has more than {MAX_LENGTH} elements. Split it"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rlx.backends.gpu.library.sort.keys import Item, Keys, chosen, shared_items
 from rlx.backends.gpu.library.writer import Writer
-from rlx.backends.gpu.simt.values import SharedRef, Var
+from rlx.program.values import SharedRef, Var
 
 
 def tile_threads(tile: int, max_block: int, warp: int) -> int:

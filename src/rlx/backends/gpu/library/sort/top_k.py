@@ -18,13 +18,13 @@ from rlx.backends.gpu.library.sort.sort import (
 )
 from rlx.backends.gpu.library.sort.tiles import sort_tile, tile_threads
 from rlx.backends.gpu.library.writer import Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, upper_bound
 from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import Var
 
 MAX_HELD = 32
 """Items of a row that a thread of a warp holds."""

@@ -14,13 +14,13 @@ from rlx.backends.gpu.library.launches import Launches
 from rlx.backends.gpu.library.sort.keys import Item, Keys, Rows, radix_key
 from rlx.backends.gpu.library.sort.sort import Sorted, sort_rows
 from rlx.backends.gpu.library.writer import View, Writer
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask
 from rlx.core.dim import DimLike, dim_max, product
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.program.schedule import Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.values import Var
 
 I32, I64, U32, BOOL = DType.I32, DType.I64, DType.U32, DType.BOOL
 

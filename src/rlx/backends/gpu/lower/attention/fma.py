@@ -25,8 +25,8 @@ from rlx.backends.gpu.schedule.attention import (
     fma_pitches,
     fma_width,
 )
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.kernel.attention import K, V
+from rlx.program.values import SharedRef, Var, Variable
 
 UNROLLED = 2
 """Vectors of the depth, or of keys, in one step of a loop."""

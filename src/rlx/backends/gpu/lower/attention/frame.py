@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Access
-from rlx.backends.gpu.simt.thread_builder import I32
-from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var
 from rlx.core.dim import Dim, DimLike, exact_div, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
 from rlx.kernel.attention import MASK, Attention, K, MaskOperand, Positional, Q, V
+from rlx.program.builder import Builder
+from rlx.program.program import Access
+from rlx.program.thread_builder import I32
+from rlx.program.values import BufferRef, SharedRef, Var
 
 MAX_I32 = 2**31 - 2**22
 """Of indices in 32 bits: tiles count a little beyond the last row."""

@@ -11,10 +11,10 @@ from rlx.backends.gpu.lower.attention.rotary import TurnedRows
 from rlx.backends.gpu.lower.attention.softmax import Softmax
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import AttentionSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dim import exact_div, upper_bound
 from rlx.kernel.attention import Attention
+from rlx.program.builder import Builder
+from rlx.program.values import SharedRef, Var
 
 
 class AttentionKernel(ABC):

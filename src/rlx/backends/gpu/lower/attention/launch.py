@@ -14,13 +14,13 @@ from rlx.backends.gpu.lower.attention.tiles import TileKernel
 from rlx.backends.gpu.lower.attention.warpgroups import WarpgroupKernel
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import AttentionSchedule, choose
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, dim_min, product
 from rlx.kernel.attention import Attention
 from rlx.kernel.program.schedule import Buffer, Schedule
 from rlx.kernel.refusal import Refusal
+from rlx.program.builder import Builder
+from rlx.program.program import Program
 
 
 def attention_schedule(

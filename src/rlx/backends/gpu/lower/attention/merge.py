@@ -19,11 +19,11 @@ from rlx.backends.gpu.lower.attention.softmax import Softmax, tree
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.attention import MERGE_CHUNK as CHUNK
 from rlx.backends.gpu.schedule.attention import AttentionSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dtype import DType
 from rlx.kernel.attention import Attention
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import SharedRef, Var
 
 if TYPE_CHECKING:
     from rlx.backends.gpu.lower.attention.tiles import TileKernel, WarpTile

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from rlx.backends.gpu.lower.attention.frame import Frame, Row, row_count
 from rlx.backends.gpu.lower.attention.softmax import Softmax
-from rlx.backends.gpu.simt.values import BufferRef, Var
 from rlx.core.dim import exact_div
+from rlx.program.values import BufferRef, Var
 
 PARTS, STATS = "t0", "t1"
 """The temporaries."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.backends.gpu.lower.attention.frame import Frame, Panel
-from rlx.backends.gpu.simt.values import SharedRef, Var
+from rlx.program.values import SharedRef, Var
 
 MAX_HELD = 4
 """Pairs whose angles a thread holds."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlx.backends.gpu.lower.attention.frame import FAR, Frame, Row, vector_width
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dtype import DType
 from rlx.kernel.attention import Bias, MaskOperand, Positional, Visibility
+from rlx.program.values import Var, Variable
 
 INF = float("inf")
 LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453

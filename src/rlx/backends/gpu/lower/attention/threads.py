@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from rlx.backends.gpu.lower.attention.frame import Row, vector_width
 from rlx.backends.gpu.lower.attention.kernel import AttentionKernel
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, State, has_mask_operand
-from rlx.backends.gpu.simt.values import BufferRef, Var, Variable
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.program.values import BufferRef, Var, Variable
 
 CHUNK = 4
 """Neighbours along the depth that are loaded at a time."""

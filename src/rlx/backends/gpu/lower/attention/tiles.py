@@ -27,12 +27,12 @@ from rlx.backends.gpu.lower.attention.merge import merge_warps, prepare_cluster
 from rlx.backends.gpu.lower.attention.results import Results
 from rlx.backends.gpu.lower.attention.softmax import MaskLoads, Softmax, has_mask_operand
 from rlx.backends.gpu.schedule.attention import panel_widths
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.core.dim import exact_div, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.attention import Attention, K, Positional, V
+from rlx.program.builder import Builder
+from rlx.program.nodes import TileType
+from rlx.program.values import SharedRef, Var, Variable
 
 LANES = 4
 """Neighbouring lanes that hold a row."""

@@ -29,13 +29,13 @@ from rlx.backends.gpu.schedule.attention import (
     panels_bytes,
     warpgroup_registers,
 )
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.tensor_map import OuterDim
-from rlx.backends.gpu.simt.thread_builder import I32
-from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var, Variable
 from rlx.core.dim import DimLike, exact_div, upper_bound
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Positional
+from rlx.program.nodes import TileType
+from rlx.program.tensor_map import OuterDim
+from rlx.program.thread_builder import I32
+from rlx.program.values import BufferRef, SharedRef, Var, Variable
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"
 TURNS, RESULTS = "turns", "results"

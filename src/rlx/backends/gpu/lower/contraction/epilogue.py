@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from rlx.backends.gpu.lower.contraction.values import ProductValues
 from rlx.backends.gpu.lower.elementwise import cast
 from rlx.backends.gpu.lower.scopes import Scope, Values
-from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Accumulator, Load
+from rlx.program.nodes import MAX_VECTOR_BYTES
+from rlx.program.values import SharedRef, Var
 
 UNROLLED_NODES = 800
 """Expressions of the units that a thread has under way: more of them hide the latency of loads."""

@@ -14,13 +14,13 @@ from rlx.backends.gpu.schedule import mma, wgmma
 from rlx.backends.gpu.schedule.mma import MmaSchedule
 from rlx.backends.gpu.schedule.product import Product, in_halves, product_of
 from rlx.backends.gpu.schedule.wgmma import WgmmaSchedule
-from rlx.backends.gpu.simt.program import Program
 from rlx.backends.gpu.task import GpuTask, Launch, Resize, Variant
 from rlx.core.dim import upper_bound
 from rlx.kernel.contract import Contract
 from rlx.kernel.program.schedule import Buffer, Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.structure import structure_of
+from rlx.program.program import Program
 
 AnySchedule = MmaSchedule | WgmmaSchedule
 GEMV_MAX_ROWS = 16

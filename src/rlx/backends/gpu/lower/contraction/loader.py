@@ -17,11 +17,11 @@ from rlx.backends.gpu.lower.contraction.values import ProductValues, Terms
 from rlx.backends.gpu.lower.expressions import combined, zipped
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.product import Operand
-from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES, TileType
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dim import DimLike, exact_div, is_static
 from rlx.core.dim import product as count_of
 from rlx.kernel.expr import Affine, Axis, Exprs, Index, Inside, Load, postorder
+from rlx.program.nodes import MAX_VECTOR_BYTES, TileType
+from rlx.program.values import SharedRef, Var
 
 MAX_TABULATED = 4096
 """Inner positions of which a table is made."""

@@ -21,12 +21,12 @@ from rlx.backends.gpu.lower.contraction.values import ProductValues
 from rlx.backends.gpu.lower.scopes import Scope
 from rlx.backends.gpu.schedule.mma import TILE, MmaSchedule, ceil_div, steps_of
 from rlx.backends.gpu.schedule.product import Operand, Product
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import SharedRef, Var, Variable
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.values import SharedRef, Var, Variable
 
 F32 = DType.F32
 SUMMED = "summed"

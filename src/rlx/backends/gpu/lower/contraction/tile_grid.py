@@ -6,10 +6,10 @@ from rlx.backends.gpu.lower.contraction.values import ProductValues
 from rlx.backends.gpu.lower.scopes import Scope
 from rlx.backends.gpu.schedule.product import Product
 from rlx.backends.gpu.schedule.wgmma import DEPTH, WgmmaSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 I32 = DType.I32
 TILE_ROWS = 8

@@ -6,12 +6,12 @@ from rlx.backends.gpu.lower.hoisted import HoistedIndices
 from rlx.backends.gpu.lower.loop import MAX_I32, reach_of, size_of
 from rlx.backends.gpu.lower.scopes import Scope, Values
 from rlx.backends.gpu.schedule.product import Product
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import DimLike
 from rlx.core.dim import product as count_of
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Axis, Expr, Load, Size, postorder
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 Terms = tuple[tuple[Axis, DimLike], ...]
 """Of an index map, over the inner axes."""

@@ -31,12 +31,12 @@ from rlx.backends.gpu.schedule.wgmma import (
     WgmmaSchedule,
 )
 from rlx.backends.gpu.schedule.windows import WindowOperand
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
+from rlx.program.builder import Builder
+from rlx.program.nodes import TileType
+from rlx.program.program import Program
+from rlx.program.values import Var, Variable
 
 F32, I32 = DType.F32, DType.I32
 LINE = 64

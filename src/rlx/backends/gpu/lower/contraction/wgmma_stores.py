@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
 from rlx.backends.gpu.lower.contraction.tile_grid import TileGrid
-from rlx.backends.gpu.simt.nodes import TileType
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
+from rlx.program.nodes import TileType
+from rlx.program.values import SharedRef, Var
 
 F32 = DType.F32
 SUMMED, STORED = "summed", "stored"

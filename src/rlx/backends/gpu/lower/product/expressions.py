@@ -14,8 +14,6 @@ from rlx.backends.gpu.lower.expressions import failure_text, gathers
 from rlx.backends.gpu.lower.hoisted import HoistedIndices
 from rlx.backends.gpu.lower.loop import index_dtype_of
 from rlx.backends.gpu.lower.scopes import Scope, Values, guarded
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import product
 from rlx.kernel.contract import Contract, through
 from rlx.kernel.decompose import decomposed
@@ -33,6 +31,8 @@ from rlx.kernel.program.schedule import Buffer
 from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.structure import structure_of
+from rlx.program.builder import Builder
+from rlx.program.values import Var
 
 
 def legal_product(contract: Contract) -> Contract | Refusal:

@@ -26,16 +26,16 @@ from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.machine import GpuMachine
 from rlx.backends.gpu.schedule.gemv import GemvSchedule, choose_gemv
 from rlx.backends.gpu.schedule.loop import chain_of
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.nodes import MAX_VECTOR_BYTES
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.backends.gpu.task import GpuTask, Launch
 from rlx.core.dim import DimLike, evaluate, exact_div, is_static, lower_bound, product, upper_bound
 from rlx.kernel.contract import Contract, row_scale
 from rlx.kernel.expr import Affine, Axis, Expr, Load, Reduce, postorder
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
+from rlx.program.builder import Builder
+from rlx.program.nodes import MAX_VECTOR_BYTES
+from rlx.program.program import Program
+from rlx.program.values import Var, Variable
 
 
 def gemv_schedule(

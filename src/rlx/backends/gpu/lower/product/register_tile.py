@@ -39,9 +39,6 @@ from rlx.backends.gpu.schedule.register_tile import (
     ranked_register_tiles,
     register_tile_cycles,
 )
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import SharedRef, Var
 from rlx.backends.gpu.task import GpuTask, Launch, Variant
 from rlx.core.dim import DimLike, exact_div, product
 from rlx.core.dtype import DType
@@ -50,6 +47,9 @@ from rlx.kernel.expr import Expr
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.substitute import with_dims
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import SharedRef, Var
 
 SECTOR_BYTES = 32
 """Neighbouring bytes that threads of a warp read of each row of a factor."""

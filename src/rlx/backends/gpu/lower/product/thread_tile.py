@@ -35,9 +35,6 @@ from rlx.backends.gpu.schedule.thread_tile import (
     thread_tile_cost,
     tile_count,
 )
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.backends.gpu.task import GpuTask, Launch, Variant
 from rlx.core.dim import DimLike, exact_div, product
 from rlx.kernel.contract import Contract
@@ -45,6 +42,9 @@ from rlx.kernel.expr import Expr
 from rlx.kernel.program.schedule import Schedule, buffers
 from rlx.kernel.refusal import Refusal
 from rlx.kernel.substitute import with_dims
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 
 def thread_tile_schedule(

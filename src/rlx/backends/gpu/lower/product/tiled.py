@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rlx.backends.gpu.lower.product.expressions import ProductExpressions
 from rlx.backends.gpu.lower.scopes import Guards, Scope
-from rlx.backends.gpu.simt.values import Var
 from rlx.kernel.expr import Axis, Expr
+from rlx.program.values import Var
 
 
 class TiledProduct(ProductExpressions):

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from rlx.backends.gpu.lower.scan.steps import ScanKernels
-from rlx.backends.gpu.simt.nodes import ReduceOp
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.shape import Shape
 from rlx.kernel.expr import Affine, Apply, Axis, Expr, Exprs, Kernel, Load, Reduce, Store
 from rlx.kernel.rewrite import Rewriter, substitution
 from rlx.kernel.scan import Value
+from rlx.program.nodes import ReduceOp
 
 FOLDS: dict[str, tuple[str, ReduceOp]] = {
     "add": ("sum", "add"),

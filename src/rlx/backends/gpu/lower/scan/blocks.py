@@ -20,12 +20,12 @@ from rlx.backends.gpu.lower.scan.steps import ScanKernels, Steps, first_points
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.loop import chain_of
 from rlx.backends.gpu.schedule.scan import BlockSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import BufferRef, SharedRef, Var
 from rlx.core.dim import DimLike, exact_div, lower_bound, product
 from rlx.kernel.expr import Affine, Axis, Kernel, Load, Reduce, Store
 from rlx.kernel.scan import Value
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import BufferRef, SharedRef, Var
 
 UNROLL = 8
 """Loads of a reduction that a thread has in flight."""

@@ -19,12 +19,12 @@ from rlx.backends.gpu.lower.reductions import FOLDS
 from rlx.backends.gpu.lower.scan.steps import ScanKernels, Steps, first_points
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.scan import ChannelSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var, Variable
 from rlx.core.dim import exact_div, lower_bound, product
 from rlx.kernel.expr import Kernel, Load, Reduce, Store
 from rlx.kernel.scan import Value
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import Var, Variable
 
 
 def emit_channels(

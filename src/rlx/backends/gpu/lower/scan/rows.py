@@ -13,13 +13,13 @@ from rlx.backends.gpu.lower.scan.associative import Associative
 from rlx.backends.gpu.lower.scan.steps import Steps
 from rlx.backends.gpu.lower.scopes import Guards, Scope, Values
 from rlx.backends.gpu.schedule.scan import RowSchedule
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Program
-from rlx.backends.gpu.simt.values import Var
 from rlx.core.dim import product
 from rlx.core.errors import Error
 from rlx.kernel.expr import Load, Reduce
 from rlx.kernel.scan import Value
+from rlx.program.builder import Builder
+from rlx.program.program import Program
+from rlx.program.values import Var
 
 
 def emit_rows(

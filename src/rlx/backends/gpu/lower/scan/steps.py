@@ -15,15 +15,15 @@ from itertools import groupby
 from rlx.backends.gpu.lower.elementwise import is_native
 from rlx.backends.gpu.lower.expressions import Expressions
 from rlx.backends.gpu.lower.scopes import Guards, Values
-from rlx.backends.gpu.simt.builder import Builder
-from rlx.backends.gpu.simt.program import Access
-from rlx.backends.gpu.simt.values import BufferRef, Var
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Axis, Expr, Kernel, Load, Reduce, Store
 from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.scan import Memory, Scan, Value
+from rlx.program.builder import Builder
+from rlx.program.program import Access
+from rlx.program.values import BufferRef, Var
 
 
 def native(kernel: Contract | Kernel) -> Kernel:
