@@ -384,7 +384,7 @@ def _model(d: Drawing, results: list[str]) -> ModelProto:
 
 
 @cache
-def _onnxruntime() -> Any:
+def onnxruntime() -> Any:
     try:
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -395,7 +395,7 @@ def _onnxruntime() -> Any:
 
 def oracle(model: ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:
     """What says what a call gives; it raises where the call has no meaning."""
-    package = _onnxruntime()
+    package = onnxruntime()
     if package is None:
         evaluator: Any = ReferenceEvaluator(model)
         return lambda arrays: [np.asarray(a) for a in evaluator.run(None, dict(arrays))]
@@ -420,7 +420,7 @@ def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
     words, findings = Counter[str](), list[Finding]()
     try:
         ask = oracle(case.model)
-        expected = [_asked(ask, case.arrays(i)) for i in range(len(case.sizes))]
+        expected = [asked(ask, case.arrays(i)) for i in range(len(case.sizes))]
     except Exception:
         return Counter({"no meaning": 1}), []
     if expected[0] is None:
@@ -433,7 +433,7 @@ def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
         try:
             exe = exe or rlx.compile(from_proto(case.model), target)
             made = exe.run(case.arrays(number)).values()
-            word, text = _verdict(list(made), right)
+            word, text = verdict(list(made), right)
         except rlx.Error as error:
             word, text = "refused", str(error)
         except Exception as error:
@@ -447,7 +447,7 @@ def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
     return words, findings
 
 
-def _asked(ask: Callable[[Mapping[str, Array]], list[Array]], arrays: Any) -> list[Array] | None:
+def asked(ask: Callable[[Mapping[str, Array]], list[Array]], arrays: Any) -> list[Array] | None:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -459,11 +459,11 @@ def _asked(ask: Callable[[Mapping[str, Array]], list[Array]], arrays: Any) -> li
 def _differs(case: Case, number: int, right: list[Array]) -> bool:
     """Does onnx.reference give something else than onnxruntime, or nothing?"""
     evaluator: Any = ReferenceEvaluator(case.model)
-    other = _asked(lambda arrays: evaluator.run(None, dict(arrays)), case.arrays(number))
-    return other is None or _verdict(other, right)[0] == "wrong"
+    other = asked(lambda arrays: evaluator.run(None, dict(arrays)), case.arrays(number))
+    return other is None or verdict(other, right)[0] == "wrong"
 
 
-def _verdict(made: list[Array], right: list[Array]) -> tuple[str, str]:
+def verdict(made: list[Array], right: list[Array]) -> tuple[str, str]:
     for a, b in zip(made, right, strict=True):
         if a.shape != b.shape:
             return "wrong", f"dims {a.shape} for {b.shape}"

@@ -11,14 +11,20 @@ from rlx.ir.extents import measured_by
 from rlx.ir.mir import Graph, Node
 
 
-def inline(graph: Graph, body: Graph, operands: Sequence[Node]) -> list[Node]:
+def inline(
+    graph: Graph,
+    body: Graph,
+    operands: Sequence[Node],
+    bound: Mapping[str, DimLike] | None = None,
+) -> list[Node]:
     """The outputs of `body` with its inputs bound to `operands` by position, as nodes of `graph`.
 
     Each node keeps the origins that it had in the body. What the body measures gets a name of its
-    own here: a body may be put into a graph more than once.
+    own here: a body may be put into a graph more than once. `bound` are sizes that the operands
+    have where the body's inputs name them.
     """
     mapped = dict(zip(body.inputs, operands, strict=True))
-    sizes: dict[str, DimLike] = {}
+    sizes: dict[str, DimLike] = dict(bound or {})
     for node in body.order():
         if node not in mapped:
             inputs = tuple(mapped[i] for i in node.inputs)

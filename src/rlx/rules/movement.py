@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -220,11 +220,16 @@ def narrow_of_concat(node: Node, starts: Starts) -> Any:
 def _may_hold(starts: Sequence[DimLike], first: DimLike) -> Sequence[int]:
     """The parts that a slice from `first` on may be inside of: of known sizes the first that does
     not begin behind it and ends behind it or there."""
-    if is_static(first) and is_static(starts[-1]):  # then so are all before
-        known = cast("Sequence[int]", starts)
-        last = bisect.bisect_right(known, first, 1)
-        return range(bisect.bisect_left(known, first, 1) - 1, min(last, len(known) - 1))
+    if is_static(first) and is_static(starts[-1]):
+        last = bisect.bisect_right(starts, first, 1, key=_number)
+        low = bisect.bisect_left(starts, first, 1, key=_number)
+        return range(low - 1, min(last, len(starts) - 1))
     return range(len(starts) - 1)
+
+
+def _number(start: DimLike) -> int:
+    """Where a part begins; those of sizes that cancel out (n and 9 - n) are not looked for."""
+    return int(start) if is_static(start) else 0
 
 
 def _sample_part_of_pad(draw: Draw) -> Node:
@@ -288,7 +293,7 @@ def slice_as_narrow(x: Node, node: Node) -> Any:
     runs = [_run(*bounds) for bounds in _bounds_of(node)]
     cut = [a for a, (run, size) in enumerate(zip(runs, x.shape.dims)) if run != (0, size)]
     if not cut:
-        return x
+        return x if x.shape == node.shape else None
     run = runs[cut[0]]
     if len(cut) > 1 or run is None or run[1] != node.shape.dims[cut[0]]:
         return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlx.core.dim import Dim, DimLike, is_static
 from rlx.core.errors import GraphError, UnsupportedError
+from rlx.core.extent import is_measured
 from rlx.core.shape import Shape
 from rlx.frontends.onnx.data_dependent_sizes import MAX_ELEMENTS, element, scalar, sizes_of_data
 from rlx.frontends.onnx.values import Coded, Sizes, Value, Weight
@@ -147,6 +148,13 @@ class Call:
         found = [v for v in map(self.value, numbers) if isinstance(v, Node)]
         return any(self.importer.may_measure(v) for v in found)
 
+    def is_computed(self, number: int) -> bool:
+        """Is this operand, which decides a shape, known only while the model runs?"""
+        known = self.importer.as_sizes(self.value(number))
+        if known is None:
+            return self.may_measure(number)
+        return any(map(is_measured, known.dims))
+
     def ends(self, number: int) -> list[DimLike | Node]:
         """An integer operand element by element: sizes where the graph says what they are, else
         values, which may be negative."""
@@ -172,6 +180,8 @@ class Call:
             raise self._unknown(number)
         found = list(sizes.dims)
         for dim in found:
+            if is_measured(dim):
+                raise self.unsupported(f"operand {number} follows from a size found at run time")
             if not is_static(dim):
                 raise NeedsShape(f"{self.label}: operand {number} depends on the size {dim}")
         return [int(d) for d in found]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from rlx.core.dim import DimLike
 from rlx.core.errors import UnsupportedError
-from rlx.core.extent import measured_in
 from rlx.core.shape import Shape
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.scope import Scope
@@ -41,17 +41,17 @@ def graph_of(call: Call, name: str, shapes: Sequence[Shape], made: Steps) -> Gra
 
 
 def applied(
-    graph: Graph, scope: Scope, own: Sequence[Node], captures: Sequence[Node], given: Sequence[Node]
+    graph: Graph,
+    scope: Scope,
+    own: Sequence[Node],
+    captures: Sequence[Node],
+    given: Sequence[Node],
+    sizes: Mapping[str, DimLike] | None = None,
 ) -> list[Node]:
-    """What was read, on nodes of another graph: its own inputs, and `given` for `captures`."""
+    """What was read, on nodes of another graph: its own inputs, and `given` for `captures`. `sizes`
+    are what sizes of its inputs that a loop names are there."""
     stands = dict(zip(captures, given))
     inside = {i: stands[outside] for outside, i in scope.captured.items()}
     rest = iter(own)
     operands = [inside[i] if i in inside else next(rest) for i in scope.graph.inputs]
-    return inline(graph, scope.graph, operands)
-
-
-def is_measured_inside(scope: Scope, shapes: Sequence[Shape]) -> bool:
-    """Does a size follow from what only the graph inside can measure?"""
-    found = measured_in(d for s in shapes for d in s.dims)
-    return any(symbol.name in scope.graph.extents for symbol in found)
+    return inline(graph, scope.graph, operands, sizes)

@@ -15,10 +15,18 @@ from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.extent import measured
 from rlx.core.shape import Shape
 from rlx.frontends.onnx.handlers import handles
+from rlx.frontends.onnx.handlers.control.row_sizes import (
+    Places,
+    RowSizes,
+    begins,
+    first_sizes,
+    measured_rows,
+    open_places,
+)
 from rlx.frontends.onnx.importer import TooMany
 from rlx.frontends.onnx.node_call import Call, NeedsShape, NeedsValue
 from rlx.frontends.onnx.scope import Scope
-from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of, is_measured_inside
+from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of
 from rlx.frontends.onnx.trip_count import Reading, counters, steps_of
 from rlx.frontends.onnx.values import Absent, Items, Sizes, Value, Weight
 from rlx.ir.mir import Graph, Node
@@ -52,6 +60,8 @@ class Loop:
     shapes: list[Shape]
     """Of the carried values in a step: with sizes of the loop's own where steps change them."""
     extent: str
+    open_rows: Places
+    """The sizes of rows that only a step can tell."""
 
     @property
     def num_rows(self) -> int:
@@ -158,15 +168,29 @@ def _read(call: Call) -> Loop:
         given = opened
     else:
         raise call.unsupported("the sizes of its values change in a way that is not supported")
-    _check_rows(call, scope, extent, [n.shape for n in nodes[1 + len(carried) :]])
+    rows = [n.shape for n in nodes[1 + len(carried) :]]
     return Loop(
-        call, _trip(call), _start(call), carried, scope, nodes[0], nodes[1:], given, extent
+        call, _trip(call), _start(call), carried, scope, nodes[0], nodes[1:], given, extent,
+        open_places(scope.graph, rows, extent),
     )  # fmt: skip
 
 
-def _check_rows(call: Call, scope: Scope, extent: str, rows: Sequence[Shape]) -> None:
-    if is_measured_inside(scope, rows) or variants(extent, rows):
-        raise call.unsupported("a size of a row that it stacks depends on the step")
+def _row_sizes(found: Loop, captures: Sequence[Node], start: Node | None) -> RowSizes:
+    """The sizes of stacked rows, where the first step measures them."""
+    call, count = found.call, len(found.carried)
+    sizes = first_sizes(found.extent, found.shapes, found.carried)
+
+    def rows(graph: Graph, given: list[Node]) -> list[Node]:
+        own = [_number(found, graph.constant(np.int64(0))), *given[:count]]
+        made = applied(graph, found.scope, own, captures, given[count:], sizes)
+        return made[1 + count :]
+
+    if not found.open_rows:
+        return RowSizes()
+    operands = [*found.carried, *captures]
+    return measured_rows(
+        call, begins(call.graph, start, found.trip), operands, rows, found.open_rows
+    )
 
 
 def _opened(
@@ -199,18 +223,22 @@ def _counted(found: Loop) -> tuple[Node, ...]:
     """As often as is known before: one scan."""
     call, count = found.call, len(found.carried)
     captures = captures_of(found.scope)
-    shapes = [n.shape for n in (*found.carried, *captures)]
+    sizes = _row_sizes(found, captures, None)
+    whole = [*captures, *sizes.sources]
+    shapes = [n.shape for n in (*found.carried, *whole)]
 
     def steps(graph: Graph, given: list[Node]) -> list[Node]:
         own = [_number(found, given[-1]), *given[:count]]
-        return applied(graph, found.scope, own, captures, given[count:-1])[1:]
+        outer = given[count : count + len(captures)]
+        made = applied(graph, found.scope, own, captures, outer)[1:]
+        return [*made[:count], *sizes.checked(made[count:])]
 
     body = graph_of(call, "body", [*shapes, COUNT], steps)
     trip: Any = found.trip
     numbers = call.graph.node("iota", (), {"dims": (trip,), "axis": 0, "dtype": DType.I64})
     return ops.scan(
-        *found.carried, *captures, numbers, body=body, length=trip, num_carries=count,
-        num_bcasts=len(captures),
+        *found.carried, *whole, numbers, body=body, length=trip, num_carries=count,
+        num_bcasts=len(whole),
     )  # fmt: skip
 
 
@@ -228,7 +256,9 @@ def _asked(found: Loop) -> tuple[Node, ...]:
     trip = [found.trip] if isinstance(found.trip, Node) else []
     first = [call.graph.constant(np.int64(0)), _flag(call.as_node(found.start))]
     count = 2 + len(found.carried)
-    shapes = [f.shape for f in first] + found.shapes + [n.shape for n in (*trip, *captures)]
+    sizes = _row_sizes(found, captures, first[1])
+    whole = [*trip, *captures, *sizes.sources]
+    shapes = [f.shape for f in first] + found.shapes + [n.shape for n in whole]
 
     def goes_on(graph: Graph, given: list[Node]) -> list[Node]:
         limit = given[count] if trip else _limit(graph, found.trip)
@@ -236,12 +266,14 @@ def _asked(found: Loop) -> tuple[Node, ...]:
 
     def step(graph: Graph, given: list[Node]) -> list[Node]:
         own = [_number(found, given[0]), *given[2:count]]
-        made = applied(graph, found.scope, own, captures, given[count + len(trip) :])
-        return [given[0] + 1, _flag(made[0]), *made[1:]]
+        outer = given[count + len(trip) :][: len(captures)]
+        made = applied(graph, found.scope, own, captures, outer)
+        state, rows = made[1 : count - 1], made[count - 1 :]
+        return [given[0] + 1, _flag(made[0]), *state, *sizes.checked(rows)]
 
     made = ops.while_(
-        *first, *found.carried, *trip, *captures, cond=graph_of(call, "cond", shapes, goes_on),
-        body=graph_of(call, "body", shapes, step), num_bcasts=len(trip) + len(captures),
+        *first, *found.carried, *whole, cond=graph_of(call, "cond", shapes, goes_on),
+        body=graph_of(call, "body", shapes, step), num_bcasts=len(whole),
         num_rows=found.num_rows, at_most=_most(found), extent=_named(found),
     )  # fmt: skip
     return tuple(made[2:])

@@ -12,11 +12,20 @@ from rlx import ops
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
+from rlx.core.extent import is_measured
 from rlx.core.shape import DimsDiffer, Shape
+from rlx.frontends.onnx.data_dependent_sizes import as_long_as
 from rlx.frontends.onnx.handlers import handles
+from rlx.frontends.onnx.handlers.control.row_sizes import (
+    Places,
+    RowSizes,
+    begins,
+    measured_rows,
+    open_places,
+)
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.scope import Scope
-from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of, is_measured_inside
+from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of
 from rlx.ir.mir import Graph, Node
 
 STEP = "\0step"
@@ -31,6 +40,8 @@ class Body:
     scope: Scope
     captures: list[Node]
     num_states: int
+    open_rows: Places
+    """The sizes of rows that only a step can tell."""
 
     def steps(self, graph: Graph, operands: Sequence[Node], given: Sequence[Node]) -> list[Node]:
         """One step in a graph that has the values of `captures` as `given`."""
@@ -43,21 +54,58 @@ class Body:
 
     def along(self, states: Sequence[Node], xs: Sequence[Node], given: Sequence[Node]) -> Any:
         """The body along the first axis of `xs`, in their graph."""
-        count, whole = self.num_states, self.num_states + len(given)
+        count, length = self.num_states, _length(xs)
         if self.is_numbered:
-            how = {"dims": (_length(xs),), "axis": 0, "dtype": DType.I64}
+            how = {"dims": (length,), "axis": 0, "dtype": DType.I64}
             xs = [*xs, xs[0].graph.node("iota", (), how)]
+        sizes = self._row_sizes(states, xs, given)
+        whole = [*given, *sizes.sources]
+        kept = [s.shape for s in states]
 
         def one(graph: Graph, values: list[Node]) -> list[Node]:
-            own = [*values[:count], *values[whole:]]
-            first = [] if self.is_numbered else [graph.constant(np.int64(0))]
-            return self.steps(graph, [*own, *first], values[count:whole])
+            outer, slices = values[count:], values[count + len(whole) :]
+            made = self._one(graph, values[:count], slices, outer[: len(given)])
+            next_states = [_as_before(v, s) for v, s in zip(made[:count], kept)]
+            return [*next_states, *sizes.checked(made[count:])]
 
-        shapes = [*(v.shape for v in (*states, *given)), *(_slice(x.shape) for x in xs)]
+        shapes = [*(v.shape for v in (*states, *whole)), *(_slice(x.shape) for x in xs)]
         return ops.scan(
-            *states, *given, *xs, body=graph_of(self.call, "body", shapes, one),
-            length=_length(xs), num_carries=count, num_bcasts=len(given),
+            *states, *whole, *xs, body=graph_of(self.call, "body", shapes, one),
+            length=length, num_carries=count, num_bcasts=len(whole),
         )  # fmt: skip
+
+    def _one(
+        self, graph: Graph, states: Sequence[Node], slices: Sequence[Node], given: Sequence[Node]
+    ) -> list[Node]:
+        number = [] if self.is_numbered else [graph.constant(np.int64(0))]
+        return self.steps(graph, [*states, *slices, *number], given)
+
+    def _row_sizes(
+        self, states: Sequence[Node], xs: Sequence[Node], given: Sequence[Node]
+    ) -> RowSizes:
+        """The sizes of stacked rows, where the first step measures them."""
+        count, whole = self.num_states, self.num_states + len(given)
+
+        def rows(graph: Graph, values: list[Node]) -> list[Node]:
+            first = graph.constant(np.int64(0))
+            slices = [ops.gather(x, first, axis=0) for x in values[whole:]]
+            return self._one(graph, values[:count], slices, values[count:whole])[count:]
+
+        if not self.open_rows:
+            return RowSizes()
+        graph = xs[0].graph
+        return measured_rows(
+            self.call, begins(graph, None, _length(xs)), [*states, *given, *xs], rows,
+            self.open_rows,
+        )  # fmt: skip
+
+
+def _as_before(value: Node, state: Shape) -> Node:
+    """The next state, of the sizes of the one before also where those are data-dependent."""
+    for axis, (now, before) in enumerate(zip(value.shape.dims, state.dims)):
+        if is_measured(now) or is_measured(before):
+            value = as_long_as(value, axis, before)
+    return value
 
 
 def _slice(shape: Shape) -> Shape:
@@ -78,10 +126,8 @@ def _read(call: Call, shapes: Sequence[Shape], num_states: int) -> Body:
     if len(proto.input) != len(shapes):
         raise GraphError(f"its body takes {len(proto.input)} values, but gets {len(shapes)}")
     scope, values = call.importer.body(call, proto, shapes, step=STEP)
-    made = [n.shape for n in closed(scope, values)]
-    if is_measured_inside(scope, made):
-        raise call.unsupported("a size in its body depends on data of one step")
-    return Body(call, scope, captures_of(scope), num_states)
+    rows = [n.shape for n in closed(scope, values)[num_states:]]
+    return Body(call, scope, captures_of(scope), num_states, open_places(scope.graph, rows))
 
 
 @handles("Scan", since=9)

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import dim_max, dim_min, product
+from rlx.core.dim import DimLike, dim_max, dim_min, product
 from rlx.core.dtype import DType
+from rlx.core.extent import is_measured
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes, Value, sizes_of
 from rlx.ir.mir import Node
+from rlx.ops.compose import nullary
 
 FOLDS = (
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
@@ -145,11 +147,25 @@ def top_k_by_attribute(call: Call) -> tuple[Node, ...]:
 
 @handles("TopK", since=10)
 def top_k(call: Call) -> tuple[Node, ...]:
+    axis, largest = call.attr("axis", -1), bool(call.attr("largest", 1))
+    if call.is_computed(1):
+        return _best(call, call.dims(1)[0], axis, largest)
     (k,) = call.ints(1)
-    return _top(call, k, call.attr("axis", -1), bool(call.attr("largest", 1)))
+    return _top(call, k, axis, largest)
 
 
 def _top(call: Call, k: int, axis: int, largest: bool) -> tuple[Node, ...]:
     """Sorted, which is one of the orders that `sorted=0` allows."""
     at = call.axis(axis, call.rank(0))
+    if is_measured(call.shape(0).dims[at]):
+        return _best(call, k, axis, largest)
     return tuple(ops.top_k(call.node(0), k=k, axis=at, largest=largest))
+
+
+def _best(call: Call, k: DimLike, axis: int, largest: bool) -> tuple[Node, ...]:
+    """The best of all in order: an error at run time where there are fewer than k."""
+    x, at = call.node(0), call.axis(axis, call.rank(0))
+    order = ops.argsort(x, axis=at, descending=largest)
+    line = nullary(call.graph, "iota", dims=(k,), axis=0, dtype=DType.I64)
+    places = ops.gather(order, line, axis=at)
+    return ops.take_along_axis(x, places, axis=at), places

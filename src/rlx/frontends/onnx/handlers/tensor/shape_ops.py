@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -204,7 +206,7 @@ def slice_by_attributes(call: Call) -> Value:
 def slice_by_operands(call: Call) -> Value:
     starts, ends = call.ends(1), call.ends(2)
     axes = call.ints(3) if call.has(3) else list(range(len(starts)))
-    steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    steps = _steps(call, len(starts))
     known: list[Any] = []
     computed: list[Any] = []
     for each in zip(starts, ends, axes, steps, strict=True):
@@ -218,22 +220,59 @@ def slice_by_operands(call: Call) -> Value:
     return x
 
 
-def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: int) -> Node:
+def _steps(call: Call, count: int) -> list[Any]:
+    """Steps of a slice: numbers, or values where they are computed at run time."""
+    if not call.has(4):
+        return [1] * count
+    if not call.is_computed(4):
+        return call.ints(4)
+    return [Sizes((s,), ()).node(call.graph) if isinstance(s, Dim) else s for s in call.ends(4)]
+
+
+def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: Any) -> Node:
     """A slice whose ends are computed: its length is at most the axis's."""
     length = x.shape.dims[axis]
-    high = length if step > 0 else length - 1
-    last, total = (Sizes((d,), ()).node(call.graph) for d in (high, length))
+    total = Sizes((length,), ()).node(call.graph)
+    by = Step.of(step)
     first, end = (_from_front(call, e, total) for e in ends)
+    last = by.chosen(total, ops.sub(total, 1))
     start = ops.minimum(last, ops.maximum(first, 0))
-    stop = ops.maximum(ops.minimum(end, last), 0 if step > 0 else -1)
-    span = ops.sub(stop, start) if step > 0 else ops.sub(start, stop)
-    count = ops.floor_div(ops.add(span, abs(step) - 1), abs(step))
-    size = scalar_size(ops.maximum(count, 0), most=length)
+    stop = ops.maximum(ops.minimum(end, last), by.chosen(0, -1))
+    span = ops.sub(by.chosen(stop, start), by.chosen(start, stop))
+    size = scalar_size(by.count(span), most=length)
     is_first = isinstance(ends[0], int) and ends[0] == 0
-    if step == 1 and is_first and provably_le(size, length):
+    if isinstance(step, int) and step == 1 and is_first and provably_le(size, length):
         return ops.narrow(x, axis=axis, start=0, length=size)
     line = nullary(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
     return ops.gather(x, ops.add(ops.mul(line, step), start), axis=axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The step of a slice: a number, or a value of the graph."""
+
+    by: Any
+    is_forward: Any
+
+    @classmethod
+    def of(cls, step: Any) -> Step:
+        return cls(step, ops.greater(step, 0) if isinstance(step, Node) else step > 0)
+
+    def chosen(self, forward: Any, backward: Any) -> Any:
+        """One of two, by the direction."""
+        if isinstance(self.is_forward, bool):
+            return forward if self.is_forward else backward
+        return ops.where(self.is_forward, forward, backward)
+
+    def count(self, span: Node) -> Node:
+        """⌈span / |step|⌉, or 0 where the span is negative; -1, which is no size, for a step of 0.
+        Nothing overflows, as `span` is at most the length of an axis and a step is divided by."""
+        if not isinstance(self.by, Node):
+            by = abs(self.by)
+            return ops.maximum(ops.floor_div(ops.add(span, by - 1), by), 0)
+        by = ops.maximum(ops.abs(ops.maximum(self.by, -ENDLESS)), 1)
+        whole = ops.add(ops.floor_div(ops.sub(span, 1), by), 1)
+        return ops.where(ops.equal(self.by, 0), -1, ops.maximum(whole, 0))
 
 
 def _from_front(call: Call, end: Any, total: Node) -> Node:
@@ -327,13 +366,31 @@ def tile(call: Call) -> Node:
 def split(call: Call) -> tuple[Node, ...]:
     x = call.node(0)
     axis = call.axis(call.attr("axis", 0), x.shape.rank)
-    sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
-    if sizes is None:
+    sizes = call.attr("split")
+    if not sizes and call.has(1):
+        if call.is_computed(1):
+            return _split_at_run_time(call, x, axis)
+        sizes = call.ints(1)
+    if not sizes:
         count = call.attr("num_outputs", len(call.outputs))
         length = x.shape.dims[axis]
         each = -(-length // count)
         sizes = [each] * (count - 1) + [length - each * (count - 1)]
     return tuple(ops.split(x, sizes=tuple(sizes), axis=axis))
+
+
+def _split_at_run_time(call: Call, x: Node, axis: int) -> tuple[Node, ...]:
+    """Parts of sizes that are computed: an error where together they are not the axis."""
+    length, sizes = x.shape.dims[axis], call.dims(1)
+    found = [Sizes((s,), ()).node(call.graph) for s in sizes]
+    ends = list(itertools.accumulate(found, ops.add))
+    shift = ops.same_size(ends[-1], Sizes((length,), ()).node(call.graph))
+    parts: list[Node] = []
+    for size, number, end in zip(sizes, found, ends):
+        line = nullary(call.graph, "iota", dims=(size,), axis=0, dtype=DType.I64)
+        start = ops.add(ops.sub(end, number), shift)
+        parts.append(ops.gather(x, ops.add(line, start), axis=axis))
+    return tuple(parts)
 
 
 @handles("Range")
