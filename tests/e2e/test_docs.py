@@ -246,3 +246,11 @@ def test_documents_name_targets_of_make() -> None:
     for page in PAGES:
         named = set(re.findall(r"`make ([a-z][\w-]*)", page.read_text()))
         assert named <= TARGETS, f"{page.name}: {sorted(named - TARGETS)}"
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    recipe = MAKEFILE.partition("\ncheck: setup\n")[2].partition("\n\n")[0]
+    steps = [line.strip().removesuffix(" .") for line in recipe.splitlines()]
+    hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.M)
+    assert hooks == [step.replace("$(VENV)", ".venv") for step in steps]
+    assert len(hooks) == 3
