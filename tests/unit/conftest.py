@@ -14,10 +14,7 @@ from rlx.ir.interpret import evaluate
 from rlx.ir.mir import Graph
 from rlx.ir.verify import verify
 from rlx.ops import op as table
-
-# Spellings of one formula differ in the order of sums of at most 40 terms of size about 1, a few
-# sums deep: 100 roundings of an f32.
-CLOSE = {"rtol": 100 * 2.0**-24, "atol": 100 * 2.0**-24}
+from tests.unit.op_examples import CLOSE
 
 
 def lowered_result(
