@@ -14,7 +14,7 @@ import pytest
 import rlx
 from rlx.__main__ import main
 from rlx.core.printable import encodable, one_line, printable
-from tests.onnx.test_hostile import model, node, value
+from tests.onnx.test_malicious_files import model, node, value
 
 HOSTILE = (
     "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://a\x1b\\", "\u202erotadnammoc", "\u2066x\u2069",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serve.serving import MODEL, Running, serving, tiny_model
-from tests.serve.test_robust import opened, until
+from tests.serve.test_wrong_clients import opened, until
 
 openai: Any = pytest.importorskip("openai", reason="the package openai is not installed")
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 12}

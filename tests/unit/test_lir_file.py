@@ -15,7 +15,7 @@ import rlx
 from rlx.__main__ import main
 from rlx.plan.lir_text import lir_text
 from rlx.runtime.lir_file import read_lir
-from tests.unit.test_steps import WEIGHTS, decoder
+from tests.unit.test_phase_steps import WEIGHTS, decoder
 
 TARGETS = [t.value for t in rlx.FusionTarget]
 

@@ -21,7 +21,7 @@ from rlx.rules.match import at, either, is_literal, scalar_of
 from tests.effort import tries
 
 RULES = [r for r in all_rules() if r.name != "fold_constants"]
-"""Folding has no pattern to draw from: test_fold.py tests it on every op of the table."""
+"""Folding has no pattern to draw from: test_constant_folding.py tests it on every op."""
 
 
 def graph_of(*dims: int, dtype: str = "f32", inputs: str = "xy") -> tuple[Graph, list[Node]]:

@@ -26,7 +26,7 @@ EMULATOR = "qemu-aarch64"
 LAWS = "tests/backend/cpu/test_laws_cpu.py::test_an_op_means_the_same"
 NATIVE = (
     "tests/backend/cpu/test_native_blob.py",
-    "tests/backend/cpu/test_native_entry.py",
+    "tests/backend/cpu/test_native_binder.py",
     "tests/backend/cpu/test_native_pool.py",
 )
 SHARD = 12

@@ -21,7 +21,7 @@ from rlx.ops.quant.block_arrays import decoded
 from rlx.ops.quant.gguf_codes import CODES
 from rlx.ops.quant.gguf_formats import SCHEMES
 from tests.backend.cpu.steps import Array, Steps, Trial, trials
-from tests.backend.cpu.test_packed import bytes_of, run, trial
+from tests.backend.cpu.test_packed_weights import bytes_of, run, trial
 
 ISAS = [i for i in dict.fromkeys([host(), AVX512, AVX2, SSE2]) if why_not(i) is None]
 SAMPLE = ("q4_0", "q4_1", "q8_0", "q5_1", "q6_k", "q2_k", "iq3_s", "mxfp4")

@@ -13,7 +13,7 @@ from rlx.core.errors import Error
 from rlx.kernel.expr import Kernel
 from rlx.kernel.size_generic import generic
 from tests.backend.cpu.kernels import Batch, Work
-from tests.backend.cpu.test_nests import DYNAMIC, NESTS, Build, check_run, data, kernel_of
+from tests.backend.cpu.test_loop_nests import DYNAMIC, NESTS, Build, check_run, data, kernel_of
 
 pytest.importorskip("llvmlite")
 

@@ -19,7 +19,7 @@ from rlx.ir.mir import Graph
 from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.steps import Array, Steps, Trial, trials
-from tests.backend.cpu.test_packed import EPS, bytes_of, run, trial
+from tests.backend.cpu.test_packed_weights import EPS, bytes_of, run, trial
 
 GROUPED = ("gguf_grouped_matmul", "dequant_grouped_matmul", "grouped_matmul")
 

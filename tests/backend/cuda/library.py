@@ -19,9 +19,9 @@ from rlx.core.errors import Error
 from rlx.ops.op import lookup
 from rlx.program.verify import verify
 from tests.backend.cuda.harness import Run
-from tests.backend.gpu import launches, laws, test_library
+from tests.backend.gpu import launches, laws, test_named_algorithms
 
-MACHINES = {"small": test_library.SMALL, "default": GpuMachine(shared_bytes=227 << 10)}
+MACHINES = {"small": test_named_algorithms.SMALL, "default": GpuMachine(shared_bytes=227 << 10)}
 
 
 class DeviceMemory(launches.Memory):
@@ -59,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     DeviceMemory.on, bad = Run(), 0
     launches.Memory, end = DeviceMemory, time.monotonic() + args.seconds
-    for name in args.ops or test_library.OPS:
+    for name in args.ops or test_named_algorithms.OPS:
         for number, made in enumerate(laws.drawn(lookup(name), 0, args.draws)):
             for kind, machine in MACHINES.items():
                 try:
-                    found = test_library.wrong(made, machine, is_strided=number % 2 == 1)
+                    found = test_named_algorithms.wrong(made, machine, is_strided=number % 2 == 1)
                 except (Error, launches.Host) as error:
                     found = [f"{str(error)[:600]} in {made.case}"]
                 bad += len(found)

@@ -17,7 +17,7 @@ from rlx.pipeline import CompilePipeline
 from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.state_session import StateSession, open_session
 from tests.backend.engine.numpy_engine import NumpyBackend
-from tests.unit.test_state import CALLS, cache_graph, call, check_forks_and_rows
+from tests.unit.test_states import CALLS, cache_graph, call, check_forks_and_rows
 
 Array = np.ndarray[Any, Any]
 SIZES = {"slots": 4, "context": 16}

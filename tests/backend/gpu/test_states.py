@@ -23,7 +23,7 @@ from rlx.runtime.loaded_program import LoadedProgram
 from rlx.runtime.state_session import StateSession, open_session
 from tests.backend.gpu import laws
 from tests.backend.gpu.simulated_backend import SimulatedBackend, differences, outputs
-from tests.unit.test_state import CALLS, cache_graph, call, check_forks_and_rows
+from tests.unit.test_states import CALLS, cache_graph, call, check_forks_and_rows
 
 SIZES = {"slots": 4, "context": 16}
 BACKENDS = {

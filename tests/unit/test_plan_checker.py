@@ -113,7 +113,7 @@ def test_each_kind_of_corrupted_plan_is_rejected(corrupt: Callable[[LirModule], 
 def test_a_size_that_may_be_negative_is_the_users_to_bound() -> None:
     with pytest.raises(GraphError, match=r"n - 2 is negative.*Dim\('n', min=2\)") as caught:
         require_sound(windowed(Dim("n")))
-    assert "test_check.py" in str(caught.value)
+    assert "test_plan_checker.py" in str(caught.value)
     with pytest.raises(GraphError, match="a range in which it is not"):
         require_sound(windowed(Dim("n") - Dim("m")))
     require_sound(windowed(Dim("n", 2)))
@@ -515,5 +515,5 @@ def test_findings_name_the_node_and_are_limited_in_the_error() -> None:
     lir = live_overlap(layered())
     found = check(lir)
     assert all(f.node in str(f) and f.kind.value in str(f) for f in found)
-    with pytest.raises(Error, match=r"matmul at test_check\.py"):
+    with pytest.raises(Error, match=r"matmul at test_plan_checker\.py"):
         require_sound(lir)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.serve.serving import Running
-from tests.serve.test_robust import is_idle, post, until
+from tests.serve.test_wrong_clients import is_idle, post, until
 
 HELLO = {"role": "user", "content": "hello"}
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"$ref": "#"}}}}

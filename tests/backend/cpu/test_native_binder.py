@@ -440,7 +440,7 @@ def plain_host(entry, address, *args):
 def test_fork_then_run():
     out = run_alone("""
         import os, numpy as np
-        from tests.backend.cpu.test_native_entry import Model, arrays
+        from tests.backend.cpu.test_native_binder import Model, arrays
         model = Model(threads=4)
         x, y = arrays(20_000)
         def right():

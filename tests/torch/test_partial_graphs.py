@@ -182,7 +182,7 @@ def test_custom_ops_cut_a_graph_in_parts(
     assert set(graphs[0].model.weights) == {"first.weight", "first.bias"}
     (text,) = told(caplog)
     assert "runs in 2 parts" in text
-    assert f"rlx_tests::cumulated at test_parts.py:{line}" in text
+    assert f"rlx_tests::cumulated at test_partial_graphs.py:{line}" in text
 
 
 def test_parts_serve_all_sizes(graphs: list[Any]) -> None:

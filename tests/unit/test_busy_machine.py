@@ -75,7 +75,7 @@ import numpy as np, rlx
 from rlx.core.disk_cache import Cache
 from rlx.explain.measure_journal import Journal
 from rlx.explain.with_measurements import measured_report
-from tests.unit.test_busy import exe
+from tests.unit.test_busy_machine import exe
 
 program, x = exe(), {"x": np.ones((64, 64), np.float32)}
 journal = Journal.of(program, program.sizes(x), 0.01, Cache(Path(sys.argv[1])))

@@ -2,7 +2,7 @@
 
 Random nets of strided, padded and dilated convolutions, pools that round up or down, resizes, and
 joins with what was before, against the same net read for one size and evaluated with NumPy:
-`python -m tests.onnx.test_free_images FIRST LAST` tries more of them.
+`python -m tests.onnx.test_free_image_sizes FIRST LAST` tries more of them.
 """
 
 from __future__ import annotations

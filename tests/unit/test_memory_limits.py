@@ -62,7 +62,7 @@ def test_more_than_there_is_is_refused_with_the_bytes_and_the_limit(name: str, t
 def test_the_error_of_a_call_names_the_model_and_its_largest_value() -> None:
     exe = rlx.compile(GRAPHS["expand"](), "reference", cache=False)
     with pytest.raises(
-        MemoryError, match=r"^tiny: .*largest value is that of expand at test_bounds"
+        MemoryError, match=r"^tiny: .*largest value is that of expand at test_memory_limits"
     ):
         exe(np.zeros((1, 1), np.float32))
 

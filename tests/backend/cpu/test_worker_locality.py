@@ -26,7 +26,7 @@ from rlx.backends.cpu.schedule.gemm_tiling import ROW_GROUPS, group_of, tiling_o
 from rlx.backends.cpu.schedule.loop_schedule import choose
 from rlx.backends.cpu.schedule.strip_mining import strip_mined
 from tests.backend.cpu.kernels import Batch, Work
-from tests.backend.cpu.test_nests import Build, data, kernel_of
+from tests.backend.cpu.test_loop_nests import Build, data, kernel_of
 
 ops = rlx.ops
 MACHINE = CpuMachine.of(host())

@@ -22,7 +22,7 @@ from rlx.ops import op as table
 from rlx.ops.draw import Draw
 from tests.backend.cpu.kernels import assert_close
 from tests.backend.cpu.steps import Steps, Trial, trials
-from tests.backend.cpu.test_packed import trial
+from tests.backend.cpu.test_packed_weights import trial
 from tests.effort import tries
 
 OPS = ("roi_align", "max_roi_pool")
