@@ -339,6 +339,44 @@ def nested(nodes: int) -> Graph:
     return inner
 
 
+# -- states -------------------------------------------------------------------------------------
+
+
+def states(nodes: int) -> Graph:
+    """Memory of a session for each step: a row appended to it, and its sum read."""
+    g = rlx.Graph("states")
+    at, y = g.input("at", [], "i32"), g.input("x", [1, 8])
+    for i in range(nodes // 4):
+        rows = g.append(g.state(f"s{i}", [16, 8]), y, at)
+        y = g.tanh(g.sum(rows, axis=0, keepdims=True))
+    g.set_outputs([y])
+    return g
+
+
+def versions(nodes: int) -> Graph:
+    """One state, written over and over."""
+    g = rlx.Graph("versions")
+    at, x, rows = g.input("at", [], "i32"), g.input("x", [1, 8]), g.state("rows", [16, 8])
+    for i in range(nodes // 3):
+        rows = g.append(rows, g.mul(x, float(i + 2)), at)
+    g.set_outputs([g.sum(rows)])
+    return g
+
+
+def training(nodes: int) -> Graph:
+    """Weights that are states: one number reads all of them, and all follow from it anew."""
+    g = rlx.Graph("training")
+    y = g.input("x", MATRIX)
+    weights = [g.state(f"w{i}", MATRIX) for i in range(nodes // 6)]
+    for w in weights:
+        y = g.add(y, w)
+    norm = g.sum(g.square(y))
+    for w in weights:
+        y = g.add(y, g.assign(w, g.sub(w, g.mul(norm, 0.1))))
+    g.set_outputs([y])
+    return g
+
+
 # -- named dims ---------------------------------------------------------------------------------
 
 FREE = rlx.Shape([SEQ, 8], "f32")
@@ -418,6 +456,9 @@ FAMILIES: dict[str, Callable[[int], Graph | rlx.HirModule]] = {
     "branches": repeated(branches, 6),
     "loops": repeated(loops, 3),
     "nested": nested,
+    "states": states,
+    "versions": versions,
+    "training": training,
     "free_chain": repeated(unary, 1, FREE),
     "free_concat": repeated(free_concat, 3, FREE),
     "free_reshape": repeated(free_reshape, 4, FREE),

@@ -19,6 +19,7 @@ from rlx.backends.cpu.isa import isa
 from rlx.backends.cpu.program.module import Assembled, assembled
 from rlx.backends.registry import find_backend
 from rlx.ir.text import read, show
+from rlx.ir.verify import verify
 from rlx.pipeline import CompilePipeline
 from tests.effort import IS_THOROUGH, tries
 
@@ -67,6 +68,13 @@ def test_native_text_is_in_proportion_to_nodes_and_in_short_functions(family: st
     first, second = (sum(map(len, each)) for each in texts)
     assert second <= 2 * MOST_TEXT * first
     assert max(map(len, texts[1])) <= LONGEST_FUNCTION
+
+
+@pytest.mark.parametrize("family", ["states", "versions", "training"])
+def test_calls_that_verify_states_are_in_proportion_to_nodes(family: str) -> None:
+    graphs = [FAMILIES[family](nodes) for nodes in (120, 480)]
+    first, second = (calls_of(lambda g=g: verify(g)) for g in graphs)
+    assert second <= 4 * MOST_CALLS * first
 
 
 def _native(family: str, nodes: int) -> Assembled:

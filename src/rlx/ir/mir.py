@@ -139,6 +139,7 @@ class Graph(Bodies, States, OpMethods):
         self._inputs: list[Node] = []
         self._params: list[Node] = []
         self._states: list[Node] = []
+        self._versions: dict[Node, Node] = {}
         self._dims: dict[str, Dim] = {}
         self.extents = Extents(self._dims)
         self._outputs: tuple[Node, ...] = ()
@@ -249,6 +250,7 @@ class Graph(Bodies, States, OpMethods):
             self._names[attrs["name"]] = node
             kept = {"input": self._inputs, "param": self._params, "state": self._states}
             kept[decl.name].append(node)
+        self._note_version(node)
         return node
 
     def _enter_bodies(self, attrs: Mapping[str, Any]) -> None:

@@ -7,9 +7,10 @@ one is written. A version that nothing reads later is written at the end of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class States:
 
     _states: list[Node]
     _updates: tuple[Node, ...]
+    _versions: dict[Node, Node]
+    """Every version of a state, that state first → the state."""
     inputs: Any
     outputs: Any
 
@@ -72,14 +75,18 @@ class States:
         chains = chains_of(graph.nodes) if self._states else []
         self._updates = tuple(c.versions[-1] for c in chains if len(c.versions) > 1)
 
+    def _note_version(self, node: Node) -> None:
+        """Of a node that is added, whose inputs were: chains may have thousands of versions."""
+        if node.op == "state":
+            self._versions[node] = node
+        elif node.decl.is_update and node.inputs[0] in self._versions:
+            self._versions[node] = self._versions[node.inputs[0]]
+
 
 def state_of(node: Node) -> Node | None:
     """The state of which a node is a version, if it is one."""
-    while node.op != "state":
-        if not node.decl.is_update:
-            return None
-        node = node.inputs[0]
-    return node
+    graph: Any = node.graph
+    return graph._versions.get(node)
 
 
 def is_state_update(node: Node) -> bool:
@@ -101,10 +108,9 @@ class Chain:
         ops = {v.op for v in self.versions[1:]}
         return "assign" if "assign" in ops else next(iter(ops), "")
 
-    def last_read(self, returned: Iterable[Node] = ()) -> int:
+    def last_read(self, returned: AbstractSet[Node] = frozenset()) -> int:
         """The number of the last version that is read, or returned; the state itself, if none."""
-        found = set(returned)
-        read = (i for i, v in enumerate(self.versions) if self.readers[i] or v in found)
+        read = (i for i, v in enumerate(self.versions) if self.readers[i] or v in returned)
         return max(read, default=0)
 
 
@@ -153,8 +159,9 @@ def _aliases(node: Node) -> bool:
 def deferred_updates(nodes: Sequence[Node], returned: Sequence[Node]) -> list[Node]:
     """Updates of which no later version is read: they are written when all else is done."""
     found: list[Node] = []
+    outputs = frozenset(returned)
     for chain in chains_of(nodes):
-        found += chain.versions[chain.last_read(returned) + 1 :]
+        found += chain.versions[chain.last_read(outputs) + 1 :]
     place = {n: i for i, n in enumerate(nodes)}
     return sorted(found, key=place.__getitem__)
 
@@ -164,11 +171,11 @@ def with_isolated_updates(graph: Graph) -> Graph:
     it is overwritten: two states may each become what the other was, and an update may move what
     it writes over."""
     order = graph.order()
-    chains = chains_of(order)
+    chains, outputs = chains_of(order), frozenset(graph.outputs)
     read = {n for chain in chains for each in chain.readers for n in each if _aliases(n)}
     held = read | {n for n in order if state_of(n) is not None}
     wanted = {i for n in order if is_state_update(n) for i in n.inputs[1:] if i in held}
-    returned = {o for chain in chains for o in _overwritten(chain) if o in graph.outputs}
+    returned = {o for chain in chains for o in _overwritten(chain) if o in outputs}
     if not wanted and not returned:
         return graph
     made = graph.rebuild(lambda new, n, i: _isolated(new, n, i, wanted))
@@ -207,26 +214,20 @@ def verify_states(graph: Graph, nodes: Sequence[Node]) -> None:
     expected = {c.versions[-1] for c in chains if len(c.versions) > 1}
     if expected != set(graph.updates):
         raise GraphError(f"{graph.name}: an update of a state is not one of the graph's updates")
+    late, outputs = late_readers(chains, nodes), frozenset(graph.outputs)
     for chain in chains:
-        for number in range(chain.last_read(graph.outputs)):
-            _verify_readers(chain, number)
-        for version, update in list(pairwise(chain.versions))[: chain.last_read(graph.outputs)]:
-            if version in graph.outputs:
+        last_read = chain.last_read(outputs)
+        for version, update in islice(pairwise(chain.versions), last_read):
+            _verify_readers(version, update, late.get(version, ()))
+        for version, update in islice(pairwise(chain.versions), last_read):
+            if version in outputs:
                 raise GraphError(
                     f"{version.label} is returned, but {update.label} overwrites it, and what that "
                     "gives is read. Return that, or a value computed from it"
                 )
 
 
-def late_readers(chain: Chain, number: int) -> list[Node]:
-    """Who reads a version though the next one may be written by then."""
-    before = ancestors(chain.versions[number + 1])
-    return [r for r in chain.readers[number] if r not in before]
-
-
-def _verify_readers(chain: Chain, number: int) -> None:
-    version, update = chain.versions[number], chain.versions[number + 1]
-    late = late_readers(chain, number)
+def _verify_readers(version: Node, update: Node, late: Sequence[Node]) -> None:
     if late:
         raise GraphError(
             f"{late[0].label} reads {version.label}, which {update.label} overwrites, and what "
@@ -234,14 +235,40 @@ def _verify_readers(chain: Chain, number: int) -> None:
         )
 
 
-def ancestors(node: Node) -> set[Node]:
-    """All that a node depends on."""
-    found: set[Node] = set()
-    stack = [node]
-    while stack:
-        fresh = [i for i in stack.pop().inputs if i not in found]
-        found.update(fresh)
-        stack += fresh
+def late_readers(chains: Iterable[Chain], nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """By version: who reads it though the next one may be written by then, as that does not depend
+    on the reader. `nodes` has inputs before users."""
+    followed = [
+        (version, update, readers)
+        for chain in chains
+        for (version, update), readers in zip(pairwise(chain.versions), chain.readers)
+        if readers
+    ]
+    bits = _bits({reader for *_, readers in followed for reader in readers})
+    reached = _reached(bits, nodes)
+    return {
+        version: late
+        for version, update, readers in followed
+        if (late := [r for r in readers if not bits[r] & reached.get(update, 0)])
+    }
+
+
+def _bits(nodes: Iterable[Node]) -> dict[Node, int]:
+    """A bit for each."""
+    return {node: 1 << number for number, node in enumerate(nodes)}
+
+
+def _reached(bits: Mapping[Node, int], nodes: Sequence[Node]) -> dict[Node, int]:
+    """The bits of each node, and of all that it depends on, where there are some."""
+    found: dict[Node, int] = {}
+    if not bits:
+        return found
+    for node in nodes:
+        made = bits.get(node, 0)
+        for operand in node.inputs:
+            made |= found.get(operand, 0)
+        if made:
+            found[node] = made
     return found
 
 

@@ -40,7 +40,8 @@ def _of_segment(program: EngineProgram, weights: Weights, segment: Segment) -> D
     numbers = {n: i for i, n in enumerate(graph.inputs)}
     places = [(p, numbers[n]) for p, n in enumerate(segment.inputs) if n in numbers]
     takes = engine.acceptor([n.shape for n in graph.inputs])
-    order = [segment.outputs.index(o) for o in graph.outputs]
+    results_of = {n: i for i, n in enumerate(segment.outputs)}
+    order = [results_of[o] for o in graph.outputs]
     is_single, scope, numpy = len(order) == 1, engine.scope, engine.numpy
 
     def call(inputs: Sequence[Any]) -> Any:

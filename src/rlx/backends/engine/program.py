@@ -58,9 +58,9 @@ class EngineProgram(Program):
         self.runner = Runner(engine, self.functions, module.name)
         self._prologues: dict[tuple[Node, ...], tuple[Step, ...]] = {}
         self._num_inputs = len(self.graph.inputs)
-        given = self.graph.given
+        numbers = {leaf: i for i, leaf in enumerate(self.graph.given)}
         chains = [c for c in chains_of(self.graph.order()) if c.update]
-        self._versions = {given.index(c.state): c.versions[::-1] for c in chains}
+        self._versions = {numbers[c.state]: c.versions[::-1] for c in chains}
         """The versions of each state that calls update, the last one first, by the state's number
         among what calls are given."""
 

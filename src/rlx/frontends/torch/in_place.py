@@ -62,12 +62,13 @@ def _chain(value: Node, leaf: Node) -> dict[Node, RowWrite] | None:
 
 def _stale(graph: Graph, chains: Mapping[Node, object]) -> set[str]:
     """States to which rows are written while what was there is still to be read."""
-    names = {leaf.attrs["name"] for leaf in chains}
+    names, outputs = {leaf.attrs["name"] for leaf in chains}, frozenset(graph.outputs)
     found = [c for c in chains_of(graph.order()) if c.state.attrs["name"] in names]
+    late = late_readers(found, graph.order())
     return {
         c.state.attrs["name"]
         for c in found
-        if any(late_readers(c, i) for i in range(c.last_read(graph.outputs)))
+        if any(v in late for v in c.versions[: c.last_read(outputs)])
     }
 
 
