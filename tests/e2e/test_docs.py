@@ -254,3 +254,19 @@ def test_pre_commit_runs_what_make_check_runs() -> None:
     hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.M)
     assert hooks == [step.replace("$(VENV)", ".venv") for step in steps]
     assert len(hooks) == 3
+
+
+KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+"""Of changes, as Keep a Changelog has them."""
+
+
+def test_the_changelog_lists_each_kind_of_change_once() -> None:
+    """Branches are merged by the union of their lines, which may repeat some."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    releases = re.split(r"^## ", text, flags=re.M)[1:]
+    assert releases[0].startswith("[Unreleased]\n")
+    for release in releases:
+        kinds = re.findall(r"^### (.+)$", release, re.M)
+        assert kinds == [kind for kind in KINDS if kind in kinds]
+    entries = re.findall(r"^- .+$|^#+ .+$", text, re.M)
+    assert len(entries) == len(set(entries))
