@@ -263,8 +263,10 @@ KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 def test_the_changelog_lists_each_kind_of_change_once() -> None:
     """Branches are merged by the union of their lines, which may repeat some."""
     text = (ROOT / "CHANGELOG.md").read_text()
-    releases = re.split(r"^## ", text, flags=re.M)[1:]
+    head, *releases = re.split(r"^## ", text, flags=re.M)
     assert releases[0].startswith("[Unreleased]\n")
+    assert not re.findall(r"^- ", head, re.M), "entries belong to a release"
+    assert all(re.match(r"\[[\w.]+\]( - [\d-]+)?\n", release) for release in releases)
     for release in releases:
         kinds = re.findall(r"^### (.+)$", release, re.M)
         assert kinds == [kind for kind in KINDS if kind in kinds]
