@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import rlx
+from bench.compile_growth import TARGETS, Laps, compiled
 from bench.graph_families import FAMILIES
 from rlx.backends.cpu.isa import isa
 from rlx.backends.cpu.program.module import Assembled, assembled
@@ -23,7 +24,10 @@ from rlx.ir.verify import verify
 from rlx.pipeline import CompilePipeline
 from tests.effort import IS_THOROUGH, tries
 
-CALLS = ("concat_of_inputs", "wide_split", "slices_of_concat", "outputs")
+CALLS = (
+    *("concat_of_inputs", "wide_split", "slices_of_concat", "outputs"),
+    *(("branches", "parallel_chains", "states", "training") if IS_THOROUGH else ()),
+)
 TEXTS = ("norms", "concat_of_inputs", "outputs", "tree_of_inputs")
 MOST_CALLS, MOST_TEXT = 1.35, 1.35
 """A node's share at four times the nodes, to that at first: what is done once counts for less."""
@@ -39,19 +43,24 @@ def calls_of(work: Callable[[], object]) -> int:
     return stats.total_calls
 
 
-def written(family: str, nodes: int, target: str = "cpu") -> Assembled | None:
-    """A family's program for a target: its native text, on the CPU."""
-    backend: Any = find_backend(target)
-    program = backend.program(
-        CompilePipeline(backend.target()).compile(FAMILIES[family](nodes)).lir
-    )
+def native(family: str, nodes: int) -> Assembled:
+    """The text of a family's program on the CPU."""
+    backend: Any = find_backend("cpu")
+    lir = CompilePipeline(backend.target()).compile(FAMILIES[family](nodes)).lir
+    return assembled(backend.program(lir), isa("avx2"))
+
+
+def written(family: str, nodes: int, target: str) -> None:
+    """All that a target's compile does before LLVM, a driver or an engine compiles."""
     if target == "cpu":
-        return assembled(program, isa("avx2"))
-    backend.build(program)
-    return None
+        native(family, nodes)
+        return
+    graph = FAMILIES[family](nodes)
+    assert isinstance(graph, rlx.Graph)
+    compiled(graph, target, Laps())
 
 
-@pytest.mark.parametrize("target", ("cpu", "cuda", "wgpu", "metal") if IS_THOROUGH else ("cpu",))
+@pytest.mark.parametrize("target", TARGETS if IS_THOROUGH else ("cpu", "mlx"))
 @pytest.mark.parametrize("family", CALLS)
 def test_calls_are_in_proportion_to_nodes(family: str, target: str) -> None:
     few = 40
@@ -63,7 +72,7 @@ def test_calls_are_in_proportion_to_nodes(family: str, target: str) -> None:
 @pytest.mark.parametrize("family", TEXTS)
 def test_native_text_is_in_proportion_to_nodes_and_in_short_functions(family: str) -> None:
     few = 130
-    programs = [_native(family, n) for n in (few, 2 * few)]
+    programs = [native(family, n) for n in (few, 2 * few)]
     texts = [[f.text for f in (*p.kernels, *p.subprograms)] for p in programs]
     first, second = (sum(map(len, each)) for each in texts)
     assert second <= 2 * MOST_TEXT * first
@@ -75,12 +84,6 @@ def test_calls_that_verify_states_are_in_proportion_to_nodes(family: str) -> Non
     graphs = [FAMILIES[family](nodes) for nodes in (120, 480)]
     first, second = (calls_of(lambda g=g: verify(g)) for g in graphs)
     assert second <= 4 * MOST_CALLS * first
-
-
-def _native(family: str, nodes: int) -> Assembled:
-    made = written(family, nodes)
-    assert made is not None
-    return made
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
