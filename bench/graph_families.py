@@ -161,6 +161,42 @@ def skips(nodes: int) -> Graph:
     return g
 
 
+def grid(nodes: int) -> Graph:
+    """Rows of 16 nodes: each reads its neighbours above and to the left."""
+    g = rlx.Graph("grid")
+    row = [g.input("x", MATRIX)] * 16
+    for i in range(max(1, nodes // 16)):
+        left = row[0]
+        for j, above in enumerate(row):
+            row[j] = left = g.node(BINARY[(i + j) % 5], (above, left))
+    g.set_outputs([row[-1]])
+    return g
+
+
+def tangle(nodes: int) -> Graph:
+    """Each node reads any two of the 64 before it."""
+    g = rlx.Graph("tangle")
+    rng = np.random.default_rng(0)
+    recent = [g.input(f"x{i}", MATRIX) for i in range(64)]
+    for i in range(nodes):
+        first, second = (recent[j] for j in rng.integers(64, size=2))
+        recent[i % 64] = g.node(BINARY[i % 5], (first, second))
+    g.set_outputs(recent)
+    return g
+
+
+def interleaved(nodes: int) -> Graph:
+    """Eight chains, built in turns, each of which now and then reads its neighbour."""
+    g = rlx.Graph("interleaved")
+    ends = [g.input(f"x{i}", MATRIX) for i in range(8)]
+    for i in range(nodes):
+        at = i % 8
+        reads = (ends[at], ends[at - 1]) if i % 5 == 0 else (ends[at],)
+        ends[at] = g.node((BINARY if len(reads) == 2 else UNARY)[i % 5], reads)
+    g.set_outputs(ends)
+    return g
+
+
 # -- trees and stars ----------------------------------------------------------------------------
 
 
@@ -438,6 +474,9 @@ FAMILIES: dict[str, Callable[[int], Graph | rlx.HirModule]] = {
     "pad_ladder": repeated(pad_ladder, 3),
     "fibonacci": fibonacci,
     "skips": skips,
+    "grid": grid,
+    "tangle": tangle,
+    "interleaved": interleaved,
     "tree_of_inputs": tree_of_inputs,
     "tree_of_params": tree_of_params,
     "tree_of_slices": tree_of_slices,

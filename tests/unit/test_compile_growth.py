@@ -28,6 +28,17 @@ CALLS = (
     *("concat_of_inputs", "wide_split", "slices_of_concat", "outputs"),
     *(("branches", "parallel_chains", "states", "training") if IS_THOROUGH else ()),
 )
+CALL_TARGETS = TARGETS if IS_THOROUGH else ("cpu", "mlx")
+CASES = [
+    *(
+        (family, target)
+        for family in CALLS
+        for target in (TARGETS if IS_THOROUGH else ("cpu", "mlx"))
+    ),
+    *((family, "cpu") for family in FAMILIES if IS_THOROUGH and family not in CALLS),
+]
+FEW = {"free_parts": 160, "grid": 160, "growing_concat": 160}
+"""Nodes from which on kernels are as large as they may be; 40 suffice for other families."""
 TEXTS = ("norms", "concat_of_inputs", "outputs", "tree_of_inputs")
 MOST_CALLS, MOST_TEXT = 1.35, 1.35
 """A node's share at four times the nodes, to that at first: what is done once counts for less."""
@@ -60,11 +71,10 @@ def written(family: str, nodes: int, target: str) -> None:
     compiled(graph, target, Laps())
 
 
-@pytest.mark.parametrize("target", TARGETS if IS_THOROUGH else ("cpu", "mlx"))
-@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize(("family", "target"), CASES)
 def test_calls_are_in_proportion_to_nodes(family: str, target: str) -> None:
-    few = 40
-    written(family, few, target)  # what is computed once per process
+    few = FEW.get(family, 40)
+    written(family, 4 * few, target)  # what is computed once per process, such as facts of dims
     first, second = (calls_of(lambda n=n: written(family, n, target)) for n in (few, 4 * few))
     assert second <= 4 * MOST_CALLS * first
 
@@ -84,6 +94,25 @@ def test_calls_that_verify_states_are_in_proportion_to_nodes(family: str) -> Non
     graphs = [FAMILIES[family](nodes) for nodes in (120, 480)]
     first, second = (calls_of(lambda g=g: verify(g)) for g in graphs)
     assert second <= 4 * MOST_CALLS * first
+
+
+def test_the_prologue_lists_what_each_step_reads_and_not_all_that_it_follows_from() -> None:
+    """A chain over weights: the transitive sets are quadratic in its length."""
+    g = rlx.Graph("prologue")
+    total = g.param("w", [4, 8])
+    for i in range(300):
+        total = g.softmax(g.matmul(total, g.param(f"w{i}", [8, 8])))
+    g.set_outputs([g.add(g.input("x", [4, 8]), total)])
+    backend: Any = find_backend("cpu")
+    made = assembled(backend.program(CompilePipeline("cpu").compile(g).lir), isa("avx2"))
+    assert len(made.prologue) >= 300
+    assert sum(len(p.params) + len(p.steps) for p in made.prologue) <= 4 * len(made.prologue)
+
+
+def test_functions_of_a_program_share_one_table_of_its_arguments() -> None:
+    main = native("slices_of_concat", 60).main
+    assert main.output_indices is main.output_indices
+    assert main.external_indices is main.external_indices
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

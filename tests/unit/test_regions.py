@@ -19,6 +19,7 @@ from rlx.passes.fusion import reasons
 from rlx.passes.fusion.graph_facts import Facts
 from rlx.passes.fusion.groups import Groups
 from rlx.passes.fusion.matches import apply
+from rlx.passes.fusion.reasons import WOULD_CYCLE
 from rlx.passes.fusion.regions import region_match
 from rlx.passes.options import FusionOptions
 from tests.effort import tries
@@ -249,6 +250,23 @@ def test_merging_never_makes_a_cycle() -> None:
             nodes.append(ops.add(a, b) if i % 2 else ops.mul(a, ops.sub(b, float(i))))
         g.set_outputs(nodes[-3:])
         _merge_randomly(Groups(Facts.of(g).order), rng)
+
+
+def test_a_path_through_thousands_of_kernels_forbids_a_merge_without_a_search() -> None:
+    """It is no missed fusion, as it would be where the search ends without an answer."""
+    g = Graph("far")
+    (x,) = inputs(g, x=(2,))
+    first = node = ops.tanh(x)
+    for i in range(3000):
+        node = ops.sin(ops.mul(node, float(i + 2)))
+    last = ops.add(node, first)
+    g.set_outputs([last])
+    groups = Groups(Facts.of(g).order)
+    reached: list[int] = []
+    after = groups.after
+    groups.after = lambda group: reached.append(group) or after(group)
+    assert groups.why_not(groups.group_of(first), groups.group_of(last)) == WOULD_CYCLE
+    assert len(reached) < 10
 
 
 def _merge_randomly(groups: Groups, rng: np.random.Generator) -> None:

@@ -97,9 +97,10 @@ def _decision(pair: _Pair, ctx: Context, price: Price, *, is_advice: bool) -> De
 def _trades(graph: Graph) -> Iterable[_Pair]:
     """Outputs that an op which may wait for the host computes from other outputs."""
     names = {o: n for n, o in reversed(list(zip(graph.output_names, graph.outputs)))}
-    for fused, name in sorted(names.items(), key=lambda item: graph.output_names.index(item[1])):
+    for fused in dict.fromkeys(graph.outputs):
         if not fused.decl.syncs_host:
             continue
+        name = names[fused]
         below = set(topological(fused.inputs))
         for source, other in names.items():
             if source is not fused and source in below and not source.is_leaf:

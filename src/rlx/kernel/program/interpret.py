@@ -128,12 +128,9 @@ class _Frame:
         self.memory, self.subprogram, self.plan = memory, subprogram, subprogram.plan
         graph = subprogram.graph
         self.externals = externals
-        leaves = [*graph.given, *graph.params]
-        self.outside = {n: i for i, n in enumerate(leaves)}
+        self.outside = subprogram.external_indices
         self.written = subprogram.output_indices
-        for root, number in self.written.items():
-            self.outside.setdefault(root, len(leaves) + number)
-        self.first_output = len(leaves)
+        self.first_output = len(graph.given) + len(graph.params)
         self.arena = memory.room(self.plan.arena_formula)
 
     def run(self) -> None:

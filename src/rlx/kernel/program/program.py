@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from rlx.core.dim import DimLike, is_static
@@ -246,7 +247,7 @@ class ProgramStep:
             todo += [s for body, _ in top.bodies for s in reversed(body.calls)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subprogram:
     """A planned graph with the kernels of its steps."""
 
@@ -263,8 +264,8 @@ class Subprogram:
     """Which of its holder's operands are its params: weights that are the same for every call. All
     others are its inputs."""
 
-    @property
-    def output_indices(self) -> dict[Node, int]:
+    @cached_property
+    def output_indices(self) -> Mapping[Node, int]:
         """Value → the output whose memory its kernel writes; the first, where it is several."""
         found: dict[Node, int] = {}
         for number, output in enumerate(self.graph.outputs):
@@ -272,6 +273,13 @@ class Subprogram:
             if self.plan.assignments[root].space is Space.ARENA and not root.is_given:
                 found.setdefault(root, number)
         return found
+
+    @cached_property
+    def external_indices(self) -> Mapping[Node, int]:
+        """Value → which of the arrays of `externals` it is."""
+        leaves = [*self.graph.given, *self.graph.params]
+        found = {root: len(leaves) + number for root, number in self.output_indices.items()}
+        return found | {leaf: i for i, leaf in enumerate(leaves)}
 
     def externals(self, given: Sequence[Any]) -> list[Any]:
         """What the holder gives, operands first, in the order in which the subprogram takes it."""

@@ -2,7 +2,8 @@
 
 A region is one kernel, so it must be convex: no value may leave a group, pass through another
 kernel and come back. The groups are held in a topological order that is repaired locally when two
-merge (Pearce and Kelly, 2006), so that a merge visits only the groups between the two.
+merge (Pearce and Kelly, 2006), so that a merge visits only the groups between the two. Most paths
+that forbid a merge are proved by a path cover, without a search.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rlx.ir.mir import Node
+from rlx.passes.fusion.path_cover import Meeting, PathCover
 from rlx.passes.fusion.reasons import TOO_FAR, WOULD_CYCLE
 
-SEARCH_LIMIT = 1000
-"""Groups a merge may look at: past it a merge is refused, which keeps fusion near-linear."""
+SEARCH_LIMIT = 128
+"""Edges that a merge may look at from each side. Past it a merge is refused, which keeps fusion
+linear."""
 
 
 class Groups:
@@ -31,6 +34,7 @@ class Groups:
         for i, before in enumerate(self._before):
             for j in before:
                 self._after[j].add(i)
+        self._cover = PathCover(self._before)
 
     def find(self, i: int) -> int:
         """The group that node number `i` is in."""
@@ -57,8 +61,6 @@ class Groups:
         """Why the groups, of which `second` reads `first`, may not become one; None if they may."""
         if self._free_position(first, second) is not None:
             return None
-        if len(self._after[first]) > SEARCH_LIMIT:
-            return TOO_FAR
         found = self._window(first, second)
         return found if isinstance(found, str) else None
 
@@ -103,49 +105,76 @@ class Groups:
         return high if is_free else None
 
     def _window(self, first: int, second: int) -> tuple[list[int], list[int]] | str:
-        """The groups between that `second` needs and those that need `first`, each in order."""
+        """The groups between that `second` needs and those that need `first`, each in order: both
+        are searched in turns, until a path is proved or none is left."""
         low, high = self.position[first], self.position[second]
-        ahead = self._reach(first, second, self.after, lambda p: p <= high)
-        if ahead is None:
+        behind = _Search(self._before, self.before, lambda g: self.position[g] >= low)
+        ahead = _Search(self._after, self.after, lambda g: self.position[g] <= high)
+        behind.expand(second, first)
+        ahead.expand(first, second)
+        meeting = Meeting(self._cover, first, second)
+        sides = (behind, meeting.needed), (ahead, meeting.reached)
+        while behind.stack or ahead.stack:
+            for search, proves_path in sides:
+                group = search.next()
+                if group is not None and proves_path(group):
+                    return WOULD_CYCLE
+        if behind.is_over or ahead.is_over:
             return TOO_FAR
-        if second in ahead:
-            return WOULD_CYCLE
-        behind = self._reach(second, first, self.before, lambda p: p >= low)
-        if behind is None:
-            return TOO_FAR
-        return self._sorted(behind), self._sorted(ahead)
+        return self._sorted(behind.seen), self._sorted(ahead.seen)
 
     def _sorted(self, groups: Iterable[int]) -> list[int]:
         return sorted(groups, key=self.position.__getitem__)
-
-    def _reach(
-        self,
-        start: int,
-        other: int,
-        step: Callable[[int], set[int]],
-        is_between: Callable[[int], bool],
-    ) -> set[int] | None:
-        """The groups between that a path from `start` visits, except its direct edge to `other`."""
-        stack = [g for g in step(start) if g != other and is_between(self.position[g])]
-        seen = set(stack)
-        while stack and len(seen) <= SEARCH_LIMIT:
-            for group in step(stack.pop()):
-                if group not in seen and is_between(self.position[group]):
-                    seen.add(group)
-                    stack.append(group)
-        return None if stack else seen
 
     def _join(self, first: int, second: int, position: int) -> int:
         """One group of two, the larger keeping its number."""
         if len(self.members[first]) < len(self.members[second]):
             first, second = second, first
         self._parent[second] = first
+        self._cover.join(first, second)
         self.members[first] += self.members[second]
         self.members[second] = []
         self._before[first] = united(self._before[first], self._before[second])
         self._after[first] = united(self._after[first], self._after[second])
         self.position[first] = position
         return first
+
+
+class _Search:
+    """The groups between two that paths from one of them visit; over where they have too many
+    edges."""
+
+    def __init__(
+        self,
+        edges: Sequence[set[int]],
+        step: Callable[[int], set[int]],
+        is_between: Callable[[int], bool],
+    ) -> None:
+        self._edges, self._step, self._is_between = edges, step, is_between
+        self._num_edges = 0
+        self.stack: list[int] = []
+        self.seen: set[int] = set()
+        self.is_over = False
+
+    def next(self) -> int | None:
+        """A group that was not visited; None where there is none, or none yet."""
+        if not self.stack:
+            return None
+        group = self.stack.pop()
+        if group in self.seen or not self._is_between(group):
+            return None
+        self.seen.add(group)
+        self.expand(group)
+        return group
+
+    def expand(self, group: int, other: int | None = None) -> None:
+        """Visit what is next to the group, but for the edge to `other`."""
+        self._num_edges += len(self._edges[group])
+        self.is_over = self._num_edges > SEARCH_LIMIT
+        if self.is_over:
+            self.stack.clear()
+        else:
+            self.stack += (g for g in self._step(group) if g != other)
 
 
 def united(a: set[int], b: set[int]) -> set[int]:

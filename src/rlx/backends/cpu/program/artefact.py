@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,26 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class PrologueReads:
+    """What a step of the prologue reads."""
+
+    params: frozenset[int]
+    """The params, by number."""
+    steps: frozenset[int]
+    """The earlier steps of the prologue whose results it reads, by number."""
+
+    @classmethod
+    def union(cls, all_reads: Iterable[PrologueReads]) -> PrologueReads:
+        each = [*all_reads]
+        if len(each) == 1:
+            return each[0]
+        params, steps = (frozenset[int]().union(*sets) for sets in (
+            [r.params for r in each], [r.steps for r in each],
+        ))  # fmt: skip
+        return cls(params, steps)
+
+
+@dataclass(frozen=True, slots=True)
 class HostStep:
     """A step that only the host can do: an op that the program registered."""
 
@@ -51,8 +72,8 @@ class Artefact:
     failures: tuple[tuple[str, tuple[str, ...]], ...]
     """Task by task: the node it belongs to, and what its codes mean."""
     hosts: dict[int, HostStep]
-    prologue: tuple[frozenset[int], ...]
-    """Of each step of the prologue, the params that it follows from, by number."""
+    prologue: tuple[PrologueReads, ...]
+    """What each step of the prologue reads."""
     call_params: frozenset[int]
     """The params that calls read, by number; the others are read by the prologue alone."""
     packed_at: DimLike

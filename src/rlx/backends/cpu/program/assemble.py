@@ -201,10 +201,8 @@ class StepWriter(FunctionWriter):
 
     def __init__(self, subprogram: Subprogram, isa: Isa, names: Names) -> None:
         super().__init__(subprogram, isa, names)
-        graph = subprogram.graph
-        outside = [*graph.given, *graph.params]
-        self.outside = {n: i for i, n in enumerate(outside)}
-        self.first_output = len(outside)
+        self.outside = subprogram.external_indices
+        self.first_output = len(subprogram.graph.given) + len(subprogram.graph.params)
         self.outputs = subprogram.output_indices
         self.behind = "%behind"
         self.buffers, self.sizes = "%buffers", "%sizes"
@@ -236,9 +234,7 @@ class StepWriter(FunctionWriter):
 
     def number_outside(self, root: Node) -> int | None:
         """Which of the caller's arrays a value is, if it is one."""
-        if root in self.outside:
-            return self.outside[root]
-        return self.first_output + self.outputs[root] if root in self.outputs else None
+        return self.outside.get(root)
 
     def slot(self, root: Node) -> str:
         """Where the bytes of a value begin that has a slot."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.function import Function, TaskCode, module
+from rlx.backends.cpu.program.artefact import PrologueReads
 from rlx.backends.cpu.program.assemble import DISPATCH, FunctionWriter, Names
 from rlx.backends.cpu.program.call_context import Mode, Word
 from rlx.backends.cpu.program.functions import chunks, functions_of
@@ -15,6 +16,7 @@ from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
 from rlx.core.extent import ceiling
+from rlx.ir.lir import Phase
 from rlx.ir.mir import Node
 from rlx.ir.size_requirements import size_requirements
 from rlx.kernel.program.program import (
@@ -40,8 +42,8 @@ class Assembled:
     """The named dims, in the order of their sizes in a call's context."""
     constants: tuple[tuple[DimLike, Node], ...]
     """Where in the weights each constant is to lie."""
-    prologue: tuple[frozenset[int], ...]
-    """Of each of its steps, the params that it follows from."""
+    prologue: tuple[PrologueReads, ...]
+    """What each of its steps reads."""
     call_params: frozenset[int]
     """The params that calls read."""
     names: Names
@@ -86,7 +88,7 @@ def assembled(
         isa,
         symbols,
         tuple(c for r in subprograms for c in _constants(r)),
-        tuple(_followed(program)),
+        tuple(_prologue_reads(program)),
         _read_by_calls(program),
         names,
         program,
@@ -134,24 +136,32 @@ def _symbols(subprograms: Iterable[Subprogram]) -> tuple[Symbol, ...]:
     return tuple(s for s in found if s is not None)
 
 
-def _followed(program: KernelProgram) -> Iterator[frozenset[int]]:
-    """Which params each step of the prologue follows from, by number; in the end, as one step, what
-    the bodies of control flow may, which prepare what they are given every time."""
+def _prologue_reads(program: KernelProgram) -> Iterator[PrologueReads]:
+    """What each step of the prologue reads, and packing; in the end, as one step, what the bodies
+    of control flow may, which prepare what they are given every time."""
     main = program.main
-    number = {n: i for i, n in enumerate(main.graph.params)}
-    known: dict[Node, frozenset[int]] = {}
-    for node in main.graph.order():
-        below = frozenset[int]().union(*(known[i] for i in node.inputs))
-        known[node] = below | ({number[node]} if node in number else frozenset())
+    reads = _reads_of_values(main)
     for step in main.prologue:
-        yield known[step.node]
+        yield PrologueReads.union(reads[i] for i in step.node.inputs)
     for step in main.packing:
         assert isinstance(step.lowering, KernelSequence)
         packing = (p.task for p in step.lowering.schedule.packed)
-        read = {b.index for t in packing for b in t.buffers if b.kind == "operand"}
-        yield frozenset[int]().union(*(known[step.node.inputs[i]] for i in read))
+        indices = {b.index for t in packing for b in t.buffers if b.kind == "operand"}
+        yield PrologueReads.union(reads[step.node.inputs[i]] for i in indices)
     if any(s.bound for s in program.subprograms.values()):
-        yield frozenset(number.values())
+        yield PrologueReads(frozenset(range(len(main.graph.params))), frozenset())
+
+
+def _reads_of_values(main: Subprogram) -> Mapping[Node, PrologueReads]:
+    """Value of the prologue → the params or steps that it is, or is a view of."""
+    none = frozenset[int]()
+    reads = {n: PrologueReads(frozenset({i}), none) for i, n in enumerate(main.graph.params)}
+    steps = {s.node: PrologueReads(none, frozenset({i})) for i, s in enumerate(main.prologue)}
+    for node in main.graph.order():
+        if node not in reads and main.plan.phases[node] is Phase.PROLOGUE:
+            known = steps.get(node)
+            reads[node] = known or PrologueReads.union(reads[i] for i in node.inputs)
+    return reads
 
 
 def _read_by_calls(program: KernelProgram) -> frozenset[int]:

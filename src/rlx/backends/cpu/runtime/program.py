@@ -143,7 +143,7 @@ class CpuProgram(Program):
             return
         chosen, arrays, size = bytearray(len(steps)), dict(held), 0
         for number in (i for i, is_stale in enumerate(stale) if is_stale):
-            new = {i: params[leaves[i].name] for i in steps[number] if i not in arrays}
+            new = {i: params[leaves[i].name] for i in steps[number].params if i not in arrays}
             arrays |= new
             size += sum(a.nbytes for a in new.values())
             chosen[number] = 1
@@ -167,7 +167,11 @@ class CpuProgram(Program):
         """For each step of the prologue, must it be done again?"""
         pairs = enumerate(n.name for n in self.interface.params)
         changed = {i for i, n in pairs if old.params.identity(n) != params.identity(n)}
-        return bytes(not changed.isdisjoint(read) for read in self.artefact.prologue)
+        stale = bytearray()
+        for reads in self.artefact.prologue:
+            is_stale = not changed.isdisjoint(reads.params) or any(stale[i] for i in reads.steps)
+            stale.append(is_stale)
+        return bytes(stale)
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class CpuProgram(Program):
 
     @property
     def copied_params(self) -> frozenset[str]:
-        read = frozenset[int]().union(*self.artefact.prologue)
+        read = frozenset[int]().union(*(reads.params for reads in self.artefact.prologue))
         return frozenset(self.interface.params[i].name for i in read)
 
     def digests(self, spans: Sequence[Span], *, counts_writes: bool = False) -> MemoryDigests:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlx.backends.cpu.program.artefact import Artefact, Constant, HostStep
+from rlx.backends.cpu.program.artefact import Artefact, Constant, HostStep, PrologueReads
 from rlx.backends.cpu.runtime.blob import Blob
 from rlx.core.dim import DimLike
 from rlx.core.errors import Error
@@ -38,7 +38,7 @@ def packed(artefact: Artefact) -> tuple[dict[str, Any], dict[str, Bytes]]:
         ],
         "failures": artefact.failures,
         "hosts": [[number, *_host_json(step)] for number, step in artefact.hosts.items()],
-        "prologue": [sorted(p) for p in artefact.prologue],
+        "prologue": [[sorted(s.params), sorted(s.steps)] for s in artefact.prologue],
         "call_params": sorted(artefact.call_params),
         "panels_at": dim_json(artefact.packed_at),
     }
@@ -71,11 +71,15 @@ def _opened(head: dict[str, Any], file: Sections) -> Artefact:
         constants=tuple(_constants(decode, head["constants"], file.section("constants"))),
         failures=tuple((text(label), tuple(map(text, texts))) for label, texts in head["failures"]),
         hosts={int(number): _host(decode, *step) for number, *step in head["hosts"]},
-        prologue=tuple(frozenset(map(int, p)) for p in head["prologue"]),
+        prologue=tuple(_reads(*each) for each in head["prologue"]),
         call_params=frozenset(map(int, head["call_params"])),
         packed_at=decode.dim(head["panels_at"]),
         interface=decode.interface(head["interface"]),
     )
+
+
+def _reads(params: Any, steps: Any) -> PrologueReads:
+    return PrologueReads(frozenset(map(int, params)), frozenset(map(int, steps)))
 
 
 def _constants(decode: Decoder, held: Any, raw: memoryview) -> Iterator[Constant]:
