@@ -434,6 +434,15 @@ def free_parts(nodes: int) -> Graph:
     return g
 
 
+def measured(nodes: int) -> Graph:
+    """Sizes that are found out from data, each with a name of its own."""
+    g = rlx.Graph("measured")
+    x = g.input("x", [16])
+    found = [g.nonzero(g.greater(x, float(i))) for i in range(nodes // 4)]
+    g.set_outputs([g.sum(g.cast(each, "f32")) for each in found])
+    return g
+
+
 # -- blocks -------------------------------------------------------------------------------------
 
 
@@ -502,5 +511,6 @@ FAMILIES: dict[str, Callable[[int], Graph | rlx.HirModule]] = {
     "free_concat": repeated(free_concat, 3, FREE),
     "free_reshape": repeated(free_reshape, 4, FREE),
     "free_parts": free_parts,
+    "measured": measured,
     "blocks": blocks,
 }

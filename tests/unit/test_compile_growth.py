@@ -115,6 +115,20 @@ def test_functions_of_a_program_share_one_table_of_its_arguments() -> None:
     assert main.external_indices is main.external_indices
 
 
+def test_a_name_for_a_measured_size_takes_as_many_calls_as_the_first() -> None:
+    few, many = (FAMILIES["measured"](nodes) for nodes in (40, 640))
+    first, second = (calls_of(lambda g=g: g.extents.fresh("nonzero")) for g in (few, many))
+    assert second <= MOST_CALLS * first
+
+
+@pytest.mark.parametrize("target", ("reference", "mlx", "tpu") if IS_THOROUGH else ("tpu",))
+def test_calls_are_in_proportion_to_the_depth_of_bodies(target: str) -> None:
+    compiled(_nested(15, False), target, Laps())  # what is computed once per process
+    deep = [_nested(depth, False) for depth in (15, 60)]
+    first, second = (calls_of(lambda g=g: compiled(g, target, Laps())) for g in deep)
+    assert second <= 4 * MOST_CALLS * first
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("depth", [10, 40])
 def test_a_value_concatenated_with_itself_over_and_over_has_few_operands(

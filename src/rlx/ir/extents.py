@@ -67,6 +67,8 @@ class Extents:
         self._names: dict[tuple[object, ...], str] = {}
         self._measuring: dict[str, Node] = {}
         self._tried: dict[str, int] = {}
+        self._taken: set[str] = set()
+        """The names of sizes that are measured here or known outside, and what they begin with."""
         self.prefix = ""
         """Of the names that it makes: graphs that are later put into one another have different
         ones."""
@@ -100,9 +102,11 @@ class Extents:
             found = self._measuring.get(symbol.name)
             if found is None and symbol.name not in self._given and symbol.name not in own:
                 self.free[symbol.name] = symbol
+                self._taken.update(_heads(symbol.name))
             elif found is not None and symbol.name not in own:
                 awaited[found] = None
         self._measuring |= dict.fromkeys(own, node)
+        self._taken.update(head for name in own for head in _heads(name))
         if node.decl.measures:
             name = node.attrs["extent"]
             self._names.setdefault(_key(node.decl, node.inputs, node.attrs), name)
@@ -136,12 +140,16 @@ class Extents:
     def fresh(self, op: str) -> str:
         """A name that no size here has, nor begins with."""
         number = self._tried.get(op, 0)
-        taken = {*self._measuring, *self._given, *self.free}
-        heads = taken | {name.rpartition(".")[0] for name in taken}
-        while (name := f"{self.prefix}{op}_{number}") in heads:
+        given = {head for name in self._given for head in _heads(name)}
+        while (name := f"{self.prefix}{op}_{number}") in self._taken or name in given:
             number += 1
         self._tried[op] = number
         return name
+
+
+def _heads(name: str) -> tuple[str, str]:
+    """A size's name, and that of the node whose size with a number it is."""
+    return name, name.rpartition(".")[0]
 
 
 def _key(decl: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[object, ...]:

@@ -149,6 +149,7 @@ class Graph(Bodies, States, OpMethods):
         self._scope: tuple[Origin, ...] = ()
         self._sealed: str | None = None
         self._digest: str | None = None
+        self._names_dims: bool | None = None
         self.body_depth = 0
         """How deep its bodies nest."""
         self.traces_lines = True
@@ -374,9 +375,14 @@ class Graph(Bodies, States, OpMethods):
     @property
     def names_dims(self) -> bool:
         """Does it say a named dim anywhere? A body may where none of its inputs has one."""
-        return self.has_dynamic_dims or any(
+        if self._names_dims is not None:
+            return self._names_dims
+        found = self.has_dynamic_dims or any(
             attributes.is_symbolic(v) for n in self.order() for v in n.attrs.values()
         )
+        if self._sealed is not None:
+            self._names_dims = found
+        return found
 
     def find(self, name: str) -> Node:
         """The input, param or state called `name`."""
@@ -436,8 +442,10 @@ class Graph(Bodies, States, OpMethods):
         return f"<Graph {self.name!r}: {len(self)} nodes, {len(self.outputs)} outputs>"
 
     def bind(self, binding: DimBinding | Mapping[str, DimLike]) -> Graph:
-        """The graph with named dims replaced by sizes."""
+        """The graph with named dims replaced by sizes; a value without any is itself."""
         (MAPPING | instance(DimBinding)).check("the binding", binding, GraphError)
+        if self._sealed is not None and not self.names_dims:
+            return self
         given = dict(binding.sizes if isinstance(binding, DimBinding) else binding)
         sizes = {name: size for name, size in given.items() if name not in self.extents}
 
