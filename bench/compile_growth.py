@@ -33,7 +33,9 @@ from rlx.passes.context import Context
 from rlx.passes.options import FusionOptions
 from rlx.pipeline import PASSES
 from rlx.plan.check.checker import require_sound
+from rlx.plan.lir_text import lir_text
 from rlx.plan.planner import plan_module
+from rlx.runtime.lir_file import read_lir
 
 TARGETS = ("cpu", "cuda", "rocm", "metal", "wgpu", "mlx", "tpu", "reference")
 LIMIT = 1.5
@@ -74,7 +76,7 @@ def measured(family: str, nodes: int, targets: Sequence[str]) -> tuple[int, Time
 
 
 def compiled(graph: Graph, name: str, laps: Laps) -> None:
-    """All passes, the plan and its checker, kernel selection and code."""
+    """All passes, the plan and its checker, its text and back, kernel selection and code."""
     backend: Any = find_backend(name).tuned("off")  # no schedule is searched on a device
     target = backend.target()
     context = Context.of(target, FusionOptions())
@@ -89,6 +91,10 @@ def compiled(graph: Graph, name: str, laps: Laps) -> None:
     laps.lap(name, "plan")
     require_sound(lir)
     laps.lap(name, "check")
+    text = lir_text(lir)
+    laps.lap(name, "save")
+    read_lir(text)
+    laps.lap(name, "read back")
     if isinstance(backend, KernelBackend):
         program = backend.program(lir)
         laps.lap(name, "select_kernels")
