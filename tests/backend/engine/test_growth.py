@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from bench.shape_engine import ShapeEngine
-from rlx import Graph, Shape, ops
+from rlx import Dim, Graph, Shape, ops
+from rlx.backends.engine import functions
 from rlx.backends.engine.module import Module
 from rlx.backends.engine.program import EngineProgram
 from rlx.backends.engine.steps import Segment, each_step
@@ -80,6 +81,19 @@ def prepared(pairs: int) -> Callable[[], object]:
 def test_lines_are_in_proportion_to_steps(work: Callable[[int], Callable[[], object]]) -> None:
     few, many = (lines_of(work(pairs)) for pairs in (FEW, 4 * FEW))
     assert many <= 4 * MOST * few
+
+
+def test_a_call_of_many_segments_compiles_none_of_them_again() -> None:
+    n, g, backend = Dim("n", 1, 8), Graph("segments"), NumpyBackend()
+    y = g.input("x", Shape([n]))
+    for _ in range(functions.MOST + 1):
+        y = ops.sin(ops.exp(y))
+    g.set_outputs([y])
+    program = backend.compile(CompilePipeline(backend.target()).compile(g).lir)
+    weights = program.prepare({}, None)
+    for size in (3, 2, 3, 2):
+        program.run(weights, [np.zeros(size, "f4")], [None])
+    assert len(backend.held.shapes) == 2 * (functions.MOST + 1)
 
 
 def nested(depth: int, length: int) -> Graph:

@@ -19,6 +19,8 @@ from rlx.core.errors import Error
 LOG = logging.getLogger("rlx")
 MOST = 64
 """Functions of named dims that a program keeps; the one that was not called for longest goes."""
+MOST_EACH = 4
+"""Of each segment, in a program of so many that a call needs more than those."""
 Sizes: TypeAlias = tuple[tuple[str, int], ...]
 """Of named dims, by name."""
 
@@ -45,6 +47,8 @@ class Functions:
         self._fixed: dict[Segment, Function] = {}
         self._sized: OrderedDict[tuple[Segment, Sizes], Function] = OrderedDict()
         """Those that depend on named dims, the one that was called last at the end."""
+        self._segments: set[Segment] = set()
+        """Those that depend on named dims."""
         self._lock = threading.RLock()
 
     def of(self, segment: Segment, sizes: Mapping[str, int]) -> Function:
@@ -71,7 +75,8 @@ class Functions:
             self._fixed[segment] = function
             return
         self._sized[segment, tuple(bound.items())] = function
-        if len(self._sized) > MOST:
+        self._segments.add(segment)
+        if len(self._sized) > max(MOST, MOST_EACH * len(self._segments)):
             self._sized.popitem(last=False)
 
     def keep(self, segment: Segment, sizes: Mapping[str, int], function: Function) -> None:
