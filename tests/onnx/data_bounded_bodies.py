@@ -146,8 +146,12 @@ def joined(b: Body) -> str:
 
 
 def padded(b: Body) -> str:
-    pads = b.node("Concat", b.between(0, 4), b.between(0, 4), axis=0)
-    return b.node("Pad", b.vector(), pads)
+    low, high = (b.between(0, 4), b.between(0, 4))
+    x = b.vector()
+    if not b.names.is_for_reference and b.rng.random() < 0.5:  # some are taken off
+        x = b.node("Concat", x, b.floats(1, 2, 3), axis=0)
+        low = b.between(-3, 4)
+    return b.node("Pad", x, b.node("Concat", low, high, axis=0))
 
 
 def counted(b: Body) -> str:
@@ -240,6 +244,14 @@ def met(b: Body) -> str:
     return b.node("Add", *parts)
 
 
+def scaled(b: Body) -> str:
+    """By the last element, which broadcasts."""
+    x = b.node("Concat", b.vector(), b.floats(2), axis=0)
+    at = b.between(0, b.node("Sub", b.node("Shape", x), b.ints(1)))
+    one = b.node("Slice", x, at, b.node("Add", at, b.ints(1)), b.ints(0))
+    return b.node("Mul", x, one)
+
+
 def replaced(b: Body) -> str:
     """One element, by its place."""
     x = b.node("Concat", b.vector(), b.floats(1), axis=0)
@@ -271,7 +283,7 @@ def inner_loop(b: Body) -> str:
 STEPS: tuple[Callable[[Body], str], ...] = (
     sliced, sliced, sliced, sliced, joined, joined, padded, counted, constant, expanded, tiled,
     compressed, resized, folded, computed, met, replaced, branch, inner_loop, largest, split, hot,
-    sliced_by_a_step,
+    sliced_by_a_step, scaled,
 )  # fmt: skip
 
 

@@ -7,14 +7,18 @@ of other values, and how many elements are not 0.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product
+from rlx.core.dim import Dim, DimLike, dim_max, dim_min, product, provably_le
 from rlx.core.dtype import DType
-from rlx.core.extent import is_measured
+from rlx.core.errors import UnsupportedError
+from rlx.core.extent import ceiling, is_measured
 from rlx.frontends.dim_ranges import behind
 from rlx.frontends.onnx.values import Sizes
 from rlx.ir.mir import Node
@@ -56,6 +60,54 @@ def scalar_size(node: Node, index: int = 0, most: DimLike | None = None) -> Dim:
     found = ops.as_size(scalar(node, index), at_most=most).shape.dims[0]
     assert isinstance(found, Dim)
     return found
+
+
+def distance(start: Node, end: Node, index: int) -> int | None:
+    """What end - start of an element is at most, where the graph says that: 3 for i and i + 3, or
+    for i and the least of i + 3 and a size."""
+    one, first = _offset(start, index, 0)
+    found = [last - first for other, last in _offsets(end, index, 0) if one == other]
+    return min(found) if found else None
+
+
+def _offsets(node: Node, index: int, depth: int) -> list[tuple[tuple[Node, int], int]]:
+    """The elements that an element is the least of, each as another one and what is added."""
+    index = 0 if node.shape.num_elements == 1 else index
+    if depth <= MAX_DEPTH and node.op in _SAME_ORDER:
+        return _offsets(node.inputs[0], index, depth + 1)
+    if depth <= MAX_DEPTH and node.op == "minimum":
+        pairs = (node.inputs, node.inputs[::-1])
+        kept = [one for one, other in pairs if _is_size(other, index)]
+        return [found for one in kept for found in _offsets(one, index, depth + 1)]
+    return [_offset(node, index, depth)]
+
+
+def _is_size(node: Node, index: int) -> bool:
+    """Is an element known not to be negative, which would count from the back?"""
+    size = element(node, index if node.shape.num_elements != 1 else 0)
+    return size is not None and provably_le(0, size)
+
+
+def _offset(node: Node, index: int, depth: int) -> tuple[tuple[Node, int], int]:
+    """An element as another one and what is added to that."""
+    index = 0 if node.shape.num_elements == 1 else index
+    if depth > MAX_DEPTH:
+        return (node, index), 0
+    if node.op in _SAME_ORDER:
+        return _offset(node.inputs[0], index, depth + 1)
+    if node.op == "concat" and node.shape.rank == 1:
+        ends = list(itertools.accumulate(i.shape.dims[0] for i in node.inputs))
+        if all(isinstance(e, int) for e in ends):
+            at = next(n for n, e in enumerate(ends) if index < int(e))
+            before = int(ends[at - 1]) if at else 0
+            return _offset(node.inputs[at], index - before, depth + 1)
+    if node.op in ("add", "sub") and node.shape.dtype is DType.I64:
+        one, other = node.inputs
+        added = element(other, index if other.shape.num_elements != 1 else 0)
+        if isinstance(added, int):
+            base, first = _offset(one, index, depth + 1)
+            return base, first + added if node.op == "add" else first - added
+    return (node, index), 0
 
 
 def scalar(node: Node, index: int = 0) -> Node:
@@ -180,15 +232,25 @@ def as_long_as(x: Node, axis: int, size: DimLike) -> Node:
 
 def unified(call: Call, error: BaseException) -> Call | None:
     """The call with operands of equal sizes, where this error says that two sizes, one of them
-    measured, are to be equal; None where it says something else."""
+    measured, are to be equal; None where it says something else. Where they broadcast, one that is
+    known to be at most 1 is repeated."""
     found = behind(error)
     if found is None or not (is_measured(found.left) or is_measured(found.right)):
         return None
     for old, new in ((found.right, found.left), (found.left, found.right)):
         inputs = [_with_size(v, old, new) for v in call.inputs]
+        if found.may_repeat and (_is_at_most_one(old) or _is_at_most_one(new)):
+            inputs = [_with_repeats(call, v, old, new) for v in call.inputs]
         if any(a is not b for a, b in zip(inputs, call.inputs)):
             return replace(call, inputs=tuple(inputs))
     return None
+
+
+def _is_at_most_one(size: DimLike) -> bool:
+    try:
+        return provably_le(ceiling(size), 1)
+    except UnsupportedError:
+        return False
 
 
 def _with_size(value: Any, old: DimLike, new: DimLike) -> Any:
@@ -198,6 +260,31 @@ def _with_size(value: Any, old: DimLike, new: DimLike) -> Any:
         if dim == old:
             value = as_long_as(value, axis, new)
     return value
+
+
+def _with_repeats(call: Call, value: Any, old: DimLike, new: DimLike) -> Any:
+    if not isinstance(value, Node) or not isinstance(old, Dim) or not _is_at_most_one(old):
+        return value
+    for axis, dim in enumerate(value.shape.dims):
+        if dim == old and _meets(call, axis - value.shape.rank, new):
+            value = _repeated(value, axis, new)
+    return value
+
+
+def _meets(call: Call, axis: int, size: DimLike) -> bool:
+    """Has an operand this size on an axis, counted from the last?"""
+    ranks = [v for v in call.inputs if isinstance(v, Node) and v.shape.rank >= -axis]
+    return any(v.shape.dims[axis] == size for v in ranks)
+
+
+def _repeated(x: Node, axis: int, size: DimLike) -> Node:
+    """x broadcast along an axis to a size, if it has one element there; else as long as that."""
+    graph = x.graph
+    found, wanted = (Sizes((d,), ()).node(graph) for d in (x.shape.dims[axis], size))
+    is_one = ops.equal(found, np.int64(1))
+    shift = ops.same_size(ops.where(is_one, wanted, found), wanted)
+    line = graph.node("iota", (), {"dims": (size,), "axis": 0, "dtype": DType.I64})
+    return ops.gather(x, ops.add(ops.where(is_one, np.int64(0), line), shift), axis=axis)
 
 
 def reshaped(x: Node, dims: Sequence[DimLike]) -> Node:

@@ -331,7 +331,7 @@ class Importer:
         graph = Graph(_name(proto.name) or call.op)
         graph.traces_lines = False
         graph.extents.prefix = self.next_prefix()
-        scope = Scope(graph, self, call.scope, functions=call.scope.functions)
+        scope = Scope(graph, self, call.scope, functions=call.scope.functions, proto=proto)
         elements = [*map(element_of, call.inputs), *(None for _ in inputs[call.num_inputs :])]
         for info, given, element in zip(proto.input, inputs, elements):
             scope.values[info.name] = (
@@ -349,7 +349,7 @@ class Importer:
 
     def inlined(self, call: Call, proto: Any, inputs: Sequence[Value]) -> list[Value]:
         """The results of a graph inside a node, read into the graph of the node itself."""
-        scope = Scope(call.graph, self, call.scope, functions=call.scope.functions)
+        scope = Scope(call.graph, self, call.scope, functions=call.scope.functions, proto=proto)
         for info, given in zip(proto.input, inputs, strict=True):
             scope.values[info.name] = given
         with self._deeper(call):

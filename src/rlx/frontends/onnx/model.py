@@ -19,7 +19,7 @@ from rlx.core.disk_cache import Cache, CacheLike
 from rlx.core.errors import Error, GraphError, UnsupportedError
 from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
-from rlx.frontends.dim_ranges import MAX_NARROWED, mended
+from rlx.frontends.dim_ranges import MAX_NARROWED, mended, ranges_for
 from rlx.frontends.named_dims import is_open
 from rlx.frontends.onnx.files import Beside, ModelFile
 from rlx.frontends.onnx.host_steps import HostStep
@@ -314,16 +314,28 @@ def _settle(model: Model) -> None:
 
 
 def _imported(importer: Importer) -> Read:
-    """The model as it is read; where sizes that it finds out while it runs do not fit together, it
-    is read without such, for the values that they follow from."""
+    """The model as it is read; where sizes that it finds out while it runs do not fit together, and
+    no range of named dims settles that, it is read without such, for the values that they follow
+    from."""
     try:
         return _read_by(importer)
     except (NeedsValue, NeedsShape):
         raise
-    except (GraphError, UnsupportedError):
-        if not importer.has_measured:
+    except (GraphError, UnsupportedError) as error:
+        if not importer.has_measured or ranges_for(error) is not None:
             raise
+        return _without_measured(importer, error)
+
+
+def _without_measured(importer: Importer, error: Error) -> Read:
+    """The model as it is read without sizes that it finds out; the reason why it cannot be read is
+    that of the reading with such."""
+    try:
         return _read_by(importer.again(measures=False))
+    except (NeedsValue, NeedsShape):
+        raise
+    except (GraphError, UnsupportedError):
+        raise error from None
 
 
 def _read_by(importer: Importer) -> Read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Scope:
     """A function sees no names from outside."""
     step: Value | None = None
     """In the body of a loop, the number of the step."""
+    proto: Any = None
+    """The graph inside a node that is read."""
 
     def steps(self) -> list[Value]:
         """The numbers of the steps of all loops around, from the outermost in."""

@@ -160,11 +160,15 @@ def steps_of(
 
 
 def counters(
-    importer: Importer, inputs: Sequence[Node], carried: Sequence[Node], results: Sequence[Node]
+    importer: Importer,
+    inputs: Sequence[Node],
+    carried: Sequence[Node],
+    results: Sequence[Node],
+    first_number: int = 0,
 ) -> dict[Node, Line | None]:
     """The inputs of a body that are lines: the number of the step, which comes first, then of what
     is carried what no step changes and what every step adds a constant to."""
-    found: dict[Node, Line | None] = {inputs[0]: Line(0, 1)}
+    found: dict[Node, Line | None] = {inputs[0]: Line(first_number, 1)}
     outside = Reading(importer)
     for given, start, result in zip(inputs[1:], carried, results):
         by, first = _increment(importer, given, result), outside.line(start)

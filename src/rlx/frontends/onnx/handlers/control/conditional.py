@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,19 @@ from rlx.core.shape import Shape
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.id_tensors import element_of
 from rlx.frontends.onnx.node_call import Call
+from rlx.frontends.onnx.rank_flow import is_seen
 from rlx.frontends.onnx.scope import Scope
 from rlx.frontends.onnx.subgraphs import applied, captures_of, closed, graph_of
-from rlx.frontends.onnx.values import Absent, Coded, Items, Sizes, Value, flattened, like
+from rlx.frontends.onnx.values import (
+    Absent,
+    Coded,
+    Items,
+    Sizes,
+    Value,
+    flattened,
+    is_plain,
+    like,
+)
 from rlx.ir.mir import Graph, Node, Origin
 from rlx.ops.control import is_settled
 
@@ -31,6 +42,10 @@ def branch(call: Call) -> Any:
         return tuple(call.importer.inlined(call, call.required(taken), []))
     found = [_read(call, name) for name in SIDES]
     (then, made), (other, rest) = _both(call, found)
+    if call.scope.proto is not None and len(made) == len(rest):
+        columns = enumerate(zip(made, rest))
+        pairs = [_of_one_rank(call, i, (then, a), (other, b)) for i, (a, b) in columns]
+        made, rest = [a for a, _ in pairs], [b for _, b in pairs]
     if not _are_alike(made, rest):
         raise call.unknown(call.value(0), "its sides give values of different kinds or ranks")
     flat = _joined(call, (then, other), [_flat(s, v) for s, v in ((then, made), (other, rest))])
@@ -87,6 +102,36 @@ def _are_alike(one: Sequence[Value], other: Sequence[Value]) -> bool:
     if len(one) != len(other):
         raise GraphError(f"its sides give {len(one)} and {len(other)} values")
     return all(map(_is_alike, one, other))
+
+
+def _of_one_rank(
+    call: Call, number: int, one: tuple[Scope, Value], other: tuple[Scope, Value]
+) -> tuple[Value, Value]:
+    """A result of both sides inside of a body, with the greater of their ranks, where each has one
+    element and nothing sees its rank."""
+    values = one[1], other[1]
+    if not all(map(_has_one_element, (one, other))) or _rank(values[0]) == _rank(values[1]):
+        return values
+    scope = call.scope
+    if call.wants(number) and is_seen(scope.proto, call.outputs[number], partial(_has_rank, scope)):
+        return values
+    dims = (1,) * max(map(_rank, values))
+    first, second = (ops.reshape(scope.as_node(value), dims=dims) for scope, value in (one, other))
+    return first, second
+
+
+def _has_rank(scope: Scope, name: str) -> bool:
+    """Is a value that is known so far a tensor, and no scalar?"""
+    around: Scope | None = scope
+    while around is not None and name not in around.values:
+        around = None if around.is_closed else around.parent
+    value = None if around is None else around.values[name]
+    return value is not None and (is_plain(value) or isinstance(value, Coded)) and _rank(value) > 0
+
+
+def _has_one_element(side: tuple[Scope, Value]) -> bool:
+    scope, value = side
+    return is_plain(value) and scope.as_node(value).shape.num_elements == 1
 
 
 def _is_alike(one: Value, other: Value) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike
+from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.extent import measured
 from rlx.core.shape import Shape
+from rlx.frontends.dim_ranges import equal_for, ranges_for
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.handlers.control.row_sizes import (
     Places,
@@ -43,6 +44,10 @@ MAX_WRITTEN = 64
 COUNT = Shape((), DType.I64)
 
 
+class ChangesRank(UnsupportedError):
+    """A step gives a carried value another rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A Loop whose body was read for all its steps."""
@@ -62,6 +67,8 @@ class Loop:
     extent: str
     open_rows: Places
     """The sizes of rows that only a step can tell."""
+    first: int = 0
+    """The number of its first step: 1 where one was written out before it."""
 
     @property
     def num_rows(self) -> int:
@@ -81,8 +88,14 @@ def loop(call: Call) -> tuple[Value, ...]:
         found = _read(call)
     except (NeedsValue, TooMany):
         raise
+    except ChangesRank as error:
+        return _behind_first(call, error) if _does_begin(call) else _instead(call, error)
     except (GraphError, UnsupportedError) as error:
         return _instead(call, error)
+    return _lowered(found)
+
+
+def _lowered(found: Loop) -> tuple[Value, ...]:
     steps = _steps(found)
     if steps is None:
         return _asked(found)
@@ -90,12 +103,43 @@ def loop(call: Call) -> tuple[Value, ...]:
     return _changing(found) if found.changes else _counted(found)
 
 
+def _does_begin(call: Call) -> bool:
+    """Is it known that there is a first step?"""
+    trip, start = _trip(call), call.importer.as_array(_start(call))
+    is_counted = trip is None or (not isinstance(trip, Node) and provably_le(1, trip))
+    return is_counted and start is not None and bool(start.all())
+
+
+def _behind_first(call: Call, error: Exception) -> tuple[Value, ...]:
+    """A loop whose first step gives a carried value its rank, as exporters of frameworks that have
+    undefined variables write them: that step is written out, and the loop makes the others."""
+    proto, state, trip = call.required("body"), list(call.inputs[2:]), _trip(call)
+    number = Sizes((0,), _step_shape(proto).static_dims)
+    goes_on, *made = call.importer.inlined(call, proto, [number, _truth(), *map(_given, state)])
+    rest = None if trip is None or isinstance(trip, Node) else Sizes((trip - 1,), ())
+    carried, rows = made[: len(state)], [call.as_node(r) for r in made[len(state) :]]
+    others = replace(call, inputs=(rest, goes_on, *carried))
+    try:
+        found = replace(_read(others), first=1)
+    except ChangesRank:
+        return _instead(call, error)
+    values = _lowered(found)
+    stacked = [_joined(r, call.as_node(v)) for r, v in zip(rows, values[len(state) :])]
+    return (*values[: len(state)], *stacked)
+
+
+def _joined(first: Node, others: Node) -> Node:
+    """The row of the first step, and those of the others."""
+    return ops.concat([ops.expand_dims(first, axes=(0,)), others], axis=0)
+
+
 def _steps(found: Loop) -> DimLike | None:
     """How many steps it makes, where that is known before."""
     if isinstance(found.trip, Node):
         return None
     importer = found.call.importer
-    lines = counters(importer, found.scope.graph.inputs, found.carried, found.results)
+    inputs = found.scope.graph.inputs
+    lines = counters(importer, inputs, found.carried, found.results, found.first)
     start = Reading(importer).conditions(found.call.as_node(found.start))
     return steps_of(found.trip, start, Reading(importer, lines).conditions(found.goes_on))
 
@@ -103,7 +147,7 @@ def _steps(found: Loop) -> DimLike | None:
 def _changing(found: Loop) -> tuple[Value, ...]:
     """Values whose sizes change in a known number of steps: each step unrolled, whose
     sizes are then numbers, where there are few."""
-    if not isinstance(found.trip, int) or found.trip > MAX_WRITTEN:
+    if found.first or not isinstance(found.trip, int) or found.trip > MAX_WRITTEN:
         return _asked(found)
     try:
         return _written_out(found.call)
@@ -112,10 +156,15 @@ def _changing(found: Loop) -> tuple[Value, ...]:
 
 
 def _instead(call: Call, error: Exception) -> tuple[Value, ...]:
-    """The loop written out; where that cannot be done, it is for the reason of this error."""
+    """The loop written out; where that cannot be done, it is for the reason of this error. Where a
+    range of named dims settles it, the model is read again for that, not for values of inputs."""
     try:
         return _written_out(call, error)
-    except (NeedsValue, NeedsShape, TooMany):
+    except NeedsValue:
+        if ranges_for(error) is None and equal_for(error) is None:
+            raise
+        raise error from None
+    except (NeedsShape, TooMany):
         raise
     except UnsupportedError:
         raise error from None
@@ -200,7 +249,8 @@ def _opened(
     Sizes that begin equal and that every step makes equal are one."""
     for i, (before, after) in enumerate(zip(first, made)):
         if (before.rank, before.dtype) != (after.rank, after.dtype):
-            raise call.unsupported(f"carried value {i} is {before}, then {after}")
+            what = f"{call.label}: carried value {i} is {before}, then {after}"
+            raise (ChangesRank if before.dtype is after.dtype else UnsupportedError)(what)
     names: dict[tuple[DimLike, DimLike], Dim] = {}
     opened: list[Shape] = []
     for start, before, after in zip(first, given, made):
@@ -244,7 +294,8 @@ def _counted(found: Loop) -> tuple[Node, ...]:
 
 def _number(found: Loop, step: Node) -> Node:
     shape = found.scope.graph.inputs[0].shape
-    return ops.reshape(step, dims=shape.dims)
+    number = ops.add(step, np.int64(found.first)) if found.first else step
+    return ops.reshape(number, dims=shape.dims)
 
 
 # -- until a condition is false -------------------------------------------------------------------

@@ -17,10 +17,20 @@ from typing import Any, get_args
 import numpy as np
 
 from rlx import ops
-from rlx.core.dim import Dim, DimLike, dim_max, dim_min, exact_div, lower_bound, upper_bound
+from rlx.core.dim import (
+    Dim,
+    DimLike,
+    dim_max,
+    dim_min,
+    exact_div,
+    lower_bound,
+    product,
+    upper_bound,
+)
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.frontends.dim_ranges import require
+from rlx.frontends.onnx.data_dependent_sizes import MAX_ELEMENTS, scalar_size
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
@@ -64,6 +74,29 @@ class Ratio:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputedScale:
+    """A scale that is data, in f32."""
+
+    value: Node
+
+    def node(self, call: Call, dtype: DType) -> Node:
+        return ops.cast(self.value, to=dtype)
+
+    def reach(self, support: int) -> DimLike:
+        """support / scale, rounded up, where an axis shrinks; else the support."""
+        least = ops.minimum(ops.cast(self.value, to=DType.F64), 1.0)
+        return scalar_size(ops.cast(ops.ceil(ops.div(float(support), least)), to=DType.I64))
+
+    def rounded_down(self, call: Call, size: DimLike) -> DimLike:
+        """The whole part of the product."""
+        scaled = ops.floor(ops.mul(_size(call, size, DType.F32), self.value))
+        return scalar_size(ops.cast(scaled, to=DType.I64))
+
+
+Scale = float | Ratio | ComputedScale
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One axis."""
@@ -71,7 +104,7 @@ class Line:
     axis: int
     old: DimLike
     new: DimLike
-    scale: float | Ratio
+    scale: Scale
     crop: tuple[float, float] | None = None
     length: float | None = None
     """How long the new axis counts as, where that is not its size."""
@@ -115,10 +148,10 @@ def upsample_by_attribute(call: Call) -> Node:
 @handles("Upsample", since=9)
 @handles("Resize", since=10)
 def upsample(call: Call) -> Node:
-    return _scaled_from_corner(call, call.array(1).reshape(-1).tolist())
+    return _scaled_from_corner(call, _scales(call, 1))
 
 
-def _scaled_from_corner(call: Call, scales: Sequence[float]) -> Node:
+def _scaled_from_corner(call: Call, scales: Sequence[float | ComputedScale]) -> Node:
     """Pixels by their corners. The nearest is the one before, or, where there become fewer, the
     one after: so it was before opset 11."""
     dims = call.shape(0).dims
@@ -127,6 +160,8 @@ def _scaled_from_corner(call: Call, scales: Sequence[float]) -> Node:
     rule = Rule(mode, "asymmetric", "floor")
     if mode == "linear" or _is_copied(call, lines, rule):
         return _resized(call, call.node(0), lines, rule)
+    if any(isinstance(line.scale, ComputedScale) for line in lines):
+        raise call.unsupported("computed scales, whose nearest element opset 11 says first")
     fewer = [line for line in lines if isinstance(line.scale, float) and line.scale < 1]
     more = [line for line in lines if line not in fewer]
     made = _interpolated(call, call.node(0), more, rule)
@@ -183,7 +218,7 @@ def _as_before(x: Node, rule: Rule, resized: Any) -> Node:
 
 def _lines(call: Call, dims: Sequence[DimLike], axes: Sequence[int]) -> list[Line]:
     if call.has(2) and call.shape(2).dims != (0,):
-        scales = call.array(2).reshape(-1).tolist()
+        scales = _scales(call, 2)
         _check_count(call, "scales", len(scales), len(axes))
         return [_by_scale(call, a, dims[a], s) for a, s in zip(axes, scales)]
     if not call.has(3):
@@ -196,13 +231,45 @@ def _lines(call: Call, dims: Sequence[DimLike], axes: Sequence[int]) -> list[Lin
     return _in_proportion(call, [dims[a] for a in axes], sizes, axes, policy)
 
 
+def _scales(call: Call, number: int) -> list[float | ComputedScale]:
+    """Scales as numbers, or as values where they are computed at run time."""
+    value = call.value(number)
+    is_data = call.importer.as_array(value) is None and call.may_measure(number)
+    if not is_data or not isinstance(value, Node) or not value.shape.is_static:
+        return call.array(number).reshape(-1).tolist()
+    if value.op == "input" and call.importer.is_outermost(value.graph):  # a setting
+        return call.array(number).reshape(-1).tolist()
+    count = int(product(value.shape.dims))
+    if count > MAX_ELEMENTS:
+        raise call.refused(f"{count:,} scales, more than tensors have axes")
+    return [_scale(call, value, i) for i in range(count)]
+
+
+def _scale(call: Call, scales: Node, index: int) -> float | ComputedScale:
+    """One of them: a number where the graph joins it with what is computed."""
+    if scales.op == "concat" and all(i.shape.is_static for i in scales.inputs):
+        for part in scales.inputs:
+            count = int(product(part.shape.dims))
+            if index < count:
+                return _scale(call, part, index)
+            index -= count
+    known = call.importer.as_array(scales)
+    if known is not None:
+        return float(known.reshape(-1)[index])
+    flat = ops.reshape(scales, dims=(product(scales.shape.dims),))
+    one = ops.narrow(flat, axis=0, start=index, length=1)
+    return ComputedScale(ops.cast(ops.reshape(one, dims=()), to=DType.F32))
+
+
 def _check_count(call: Call, name: str, found: int, wanted: int) -> None:
     if found != wanted:
         raise GraphError(f"{call.label}: {name} has {found} numbers for {wanted} axes")
 
 
-def _by_scale(call: Call, axis: int, old: DimLike, scale: float) -> Line:
+def _by_scale(call: Call, axis: int, old: DimLike, scale: float | ComputedScale) -> Line:
     """The new size is the whole part of the product, which ONNX takes in f32."""
+    if isinstance(scale, ComputedScale):
+        return Line(axis, old, scale.rounded_down(call, old), scale)
     if not 0 < scale < math.inf:
         raise GraphError(f"{call.label}: an axis is scaled by {scale}")
     if isinstance(old, int):
@@ -319,7 +386,7 @@ def _reach(line: Line, rule: Rule) -> DimLike:
     support = 1 if rule.mode == "linear" else 2
     if not rule.antialias:
         return support
-    if isinstance(line.scale, Ratio):
+    if isinstance(line.scale, Ratio | ComputedScale):
         return line.scale.reach(support)
     return math.ceil(support / min(line.scale, 1.0))
 
@@ -355,7 +422,9 @@ def _positions(call: Call, line: Line, rule: Rule) -> Node:
     at = nullary(call.graph, "iota", dims=(line.new,), axis=0, dtype=dtype)
     old, new = (_size(call, d, dtype) for d in (line.old, line.new))
     new = new if line.length is None else line.length
-    scale = line.scale.node(call, dtype) if isinstance(line.scale, Ratio) else line.scale
+    scale: Any = line.scale
+    if isinstance(scale, Ratio | ComputedScale):
+        scale = scale.node(call, dtype)
     made = positions(at, old, new, scale, rule.coordinate_mode, line.crop)
     return ops.expand(made, dims=(line.new,))
 
@@ -398,7 +467,7 @@ def _weights(call: Call, distance: Node, places: Node, line: Line, rule: Rule) -
 
 def _squeezed(call: Call, line: Line) -> Any:
     """How much closer together the old elements are to the kernel."""
-    if isinstance(line.scale, Ratio):
+    if isinstance(line.scale, Ratio | ComputedScale):
         return ops.minimum(line.scale.node(call, DType.F64), 1.0)
     return min(line.scale, 1.0)
 

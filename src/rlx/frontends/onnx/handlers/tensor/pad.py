@@ -12,7 +12,9 @@ from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.frontends.dim_ranges import require
+from rlx.frontends.onnx.data_dependent_sizes import scalar_size
 from rlx.frontends.onnx.handlers import MICROSOFT, handles
+from rlx.frontends.onnx.handlers.tensor.shape_ops import ENDLESS, cut
 from rlx.frontends.onnx.node_call import Call
 from rlx.frontends.onnx.values import Sizes
 from rlx.frontends.onnx.window_attributes import (
@@ -44,19 +46,41 @@ def pad(call: Call) -> Node:
     x = call.node(0)
     axes = call.ints(3) if call.has(3) else range(x.shape.rank)
     value = call.node(2) if call.has(2) else call.graph.constant(np.zeros((), x.shape.dtype.numpy))
-    return _padded(call, x, _sides(call, call.dims(1), axes), value)
+    ends = call.ends(1)
+    x = _cropped_at_run_time(call, x, _sides(call, ends, axes))
+    pads = [_added(e) if isinstance(e, Node) else e for e in ends]
+    return _padded(call, x, _sides(call, pads, axes), value)
 
 
-Sides = tuple[list[DimLike], list[DimLike]]
+def _added(amount: Node) -> DimLike:
+    """What a pad that is computed adds: nothing, where it takes off."""
+    return scalar_size(ops.maximum(amount, 0))
 
 
-def _sides(call: Call, pads: Sequence[DimLike], axes: Sequence[int]) -> Sides:
+def _cropped_at_run_time(call: Call, x: Node, sides: Sides) -> Node:
+    """x without what computed pads take off: those that turn out to be negative."""
+    for axis, (low, high) in enumerate(zip(*sides)):
+        length = Sizes((x.shape.dims[axis],), ()).node(call.graph)
+        taken = [ops.maximum(ops.neg(e), 0) if isinstance(e, Node) else None for e in (low, high)]
+        if taken == [None, None]:
+            continue
+        start = 0 if taken[0] is None else taken[0]
+        end = ENDLESS if taken[1] is None else ops.maximum(ops.sub(length, taken[1]), 0)
+        x = cut(call, x, (start, end), axis, 1)
+    return x
+
+
+Sides = tuple[list[Any], list[Any]]
+"""Dims, or values where they are computed."""
+
+
+def _sides(call: Call, pads: Sequence[Any], axes: Sequence[int]) -> Sides:
     """What is added before and after each axis."""
     if len(pads) != 2 * len(axes):
         raise GraphError(f"{call.label}: {len(pads)} pads for {len(axes)} axes")
     rank = call.rank(0)
-    low: list[DimLike] = [0] * rank
-    high: list[DimLike] = [0] * rank
+    low: list[Any] = [0] * rank
+    high: list[Any] = [0] * rank
     for axis, before, after in zip(axes, pads, pads[len(axes) :]):
         at = call.axis(axis, rank)
         low[at], high[at] = before, after

@@ -16,7 +16,7 @@ from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.core.extent import is_measured
 from rlx.frontends.dim_ranges import require, require_some
-from rlx.frontends.onnx.data_dependent_sizes import element, reshaped, scalar_size
+from rlx.frontends.onnx.data_dependent_sizes import distance, element, reshaped, scalar_size
 from rlx.frontends.onnx.handlers import handles
 from rlx.frontends.onnx.id_tensors import in_codes
 from rlx.frontends.onnx.node_call import Call, NeedsShape
@@ -209,15 +209,26 @@ def slice_by_operands(call: Call) -> Value:
     steps = _steps(call, len(starts))
     known: list[Any] = []
     computed: list[Any] = []
-    for each in zip(starts, ends, axes, steps, strict=True):
-        (computed if any(isinstance(e, Node) for e in each) else known).append(each)
+    for i, each in enumerate(zip(starts, ends, axes, steps, strict=True)):
+        if any(isinstance(e, Node) for e in each):
+            computed.append((*each, _distance(call, i)))
+        else:
+            known.append(each)
     if not computed:
         return _sliced(call, starts, ends, axes, steps)  # pyright: ignore[reportArgumentType]
     columns = list(zip(*known)) if known else [(), (), (), ()]
     x = call.as_node(_sliced(call, *columns) if known else call.value(0))
-    for start, end, axis, step in computed:
-        x = _cut(call, x, (start, end), call.axis(axis, x.shape.rank), step)
+    for start, end, axis, step, span in computed:
+        x = cut(call, x, (start, end), call.axis(axis, x.shape.rank), step, span)
     return x
+
+
+def _distance(call: Call, index: int) -> int | None:
+    """How far the end of a slice is from its start, where the graph says that."""
+    start, end = call.value(1), call.value(2)
+    if not isinstance(start, Node) or not isinstance(end, Node):
+        return None
+    return distance(start, end, index)
 
 
 def _steps(call: Call, count: int) -> list[Any]:
@@ -229,17 +240,23 @@ def _steps(call: Call, count: int) -> list[Any]:
     return [Sizes((s,), ()).node(call.graph) if isinstance(s, Dim) else s for s in call.ends(4)]
 
 
-def _cut(call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: Any) -> Node:
-    """A slice whose ends are computed: its length is at most the axis's."""
+def cut(
+    call: Call, x: Node, ends: tuple[Any, Any], axis: int, step: Any, span: int | None = None
+) -> Node:
+    """A slice whose ends are computed: its length is at most the axis's and, with a step forward,
+    what is taken of `span` elements, which the end is behind the start at most."""
     length = x.shape.dims[axis]
+    most = length
+    if span is not None and isinstance(step, int) and span >= 0 and step > 0:
+        most = dim_min(length, -(-span // step))
     total = Sizes((length,), ()).node(call.graph)
     by = Step.of(step)
     first, end = (_from_front(call, e, total) for e in ends)
     last = by.chosen(total, ops.sub(total, 1))
     start = ops.minimum(last, ops.maximum(first, 0))
     stop = ops.maximum(ops.minimum(end, last), by.chosen(0, -1))
-    span = ops.sub(by.chosen(stop, start), by.chosen(start, stop))
-    size = scalar_size(by.count(span), most=length)
+    between = ops.sub(by.chosen(stop, start), by.chosen(start, stop))
+    size = scalar_size(by.count(between), most=most)
     is_first = isinstance(ends[0], int) and ends[0] == 0
     if isinstance(step, int) and step == 1 and is_first and provably_le(size, length):
         return ops.narrow(x, axis=axis, start=0, length=size)
