@@ -22,7 +22,8 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.frontends.onnx.model import from_proto
-from tests.onnx.dim_arithmetic import Finding, asked, onnxruntime, oracle, verdict
+from tests.differential import Finding, verdict
+from tests.onnx.dim_arithmetic import asked, onnxruntime, oracle
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 FIXED = 5

@@ -10,7 +10,6 @@ with rows of other lengths), either may be right.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import warnings
@@ -26,13 +25,12 @@ from onnx.reference import ReferenceEvaluator
 
 import rlx
 from rlx.frontends.onnx.model import from_proto
+from tests.differential import NUM_SIZES, Array, Judged, judged_calls, main, verdict
 
 NAMES = ("a", "b", "c")
 LARGEST = 12
 MOST_ELEMENTS = 4096
-NUM_SIZES = 8
 END = 2**63 - 1
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -406,18 +404,8 @@ def oracle(model: ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:
     return lambda arrays: session.run(None, dict(arrays))
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A call that is not what it should be, and how."""
-
-    seed: int
-    word: str
-    text: str
-
-
-def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
+def judged(case: Case, target: str) -> Judged:
     """How many calls are right, and those that are not."""
-    words, findings = Counter[str](), list[Finding]()
     try:
         ask = oracle(case.model)
         expected = [asked(ask, case.arrays(i)) for i in range(len(case.sizes))]
@@ -425,25 +413,16 @@ def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
         return Counter({"no meaning": 1}), []
     if expected[0] is None:
         return Counter({"no meaning": 1}), []
-    exe: Any = None
-    for number, right in enumerate(expected):
-        if right is None:
-            words["refused by both or not asked"] += 1
-            continue
-        try:
-            exe = exe or rlx.compile(from_proto(case.model), target)
-            made = exe.run(case.arrays(number)).values()
-            word, text = verdict(list(made), right)
-        except rlx.Error as error:
-            word, text = "refused", str(error)
-        except Exception as error:
-            word, text = "crashed", f"{type(error).__name__}: {error}"
-        if word in ("wrong", "refused") and _differs(case, number, right):
-            word = "onnxruntime alone"
-        words[word] += 1
-        if word not in ("same", "onnxruntime alone"):
-            findings.append(Finding(case.seed, word, f"{dict(case.sizes[number])}: {text}"))
-    words["programs"] += 0 if exe is None else len(exe.programs)
+    compiled = cache(lambda: rlx.compile(from_proto(case.model), target))
+
+    def run(number: int) -> list[Array]:
+        return list(compiled().run(case.arrays(number)).values())
+
+    def excuse(number: int) -> str:
+        return "onnxruntime alone" if _differs(case, number, expected[number]) else ""
+
+    words, findings = judged_calls(case.seed, case.sizes, expected, run, excuse)
+    words["programs"] += len(compiled().programs) if words["same"] else 0
     return words, findings
 
 
@@ -456,41 +435,12 @@ def asked(ask: Callable[[Mapping[str, Array]], list[Array]], arrays: Any) -> lis
         return None
 
 
-def _differs(case: Case, number: int, right: list[Array]) -> bool:
+def _differs(case: Case, number: int, right: Any) -> bool:
     """Does onnx.reference give something else than onnxruntime, or nothing?"""
     evaluator: Any = ReferenceEvaluator(case.model)
     other = asked(lambda arrays: evaluator.run(None, dict(arrays)), case.arrays(number))
     return other is None or verdict(other, right)[0] == "wrong"
 
 
-def verdict(made: list[Array], right: list[Array]) -> tuple[str, str]:
-    for a, b in zip(made, right, strict=True):
-        if a.shape != b.shape:
-            return "wrong", f"dims {a.shape} for {b.shape}"
-        if not np.allclose(a, b, rtol=1e-4, atol=1e-3, equal_nan=True):
-            return "wrong", f"off by {np.nanmax(np.abs(a - b))}"
-    return "same", ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--native", default="cpu", help="the target that generates code")
-    parser.add_argument("--native-every", type=int, default=100, help="each n-th on that target")
-    parser.add_argument("--show", type=int, default=10, help="findings that are printed")
-    given = parser.parse_args()
-    words, shown = Counter[str](), 0
-    for seed in range(given.first, given.first + given.count):
-        target = given.native if seed % given.native_every == 0 else "reference"
-        found, findings = judged(drawn(seed), target)
-        words += found
-        for each in findings[: max(0, given.show - shown)]:
-            print(f"{each.seed} on {target}: {each.word}: {each.text[:600]}", flush=True)
-            shown += 1
-    print(f"{given.count} graphs: {dict(words)}")
-    return int(any(words[w] for w in ("wrong", "refused", "crashed")))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda seed, target: judged(drawn(seed), target), 20_000))

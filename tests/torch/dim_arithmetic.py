@@ -8,13 +8,13 @@ choice of sizes, exported with every size open that torch leaves open, compiled 
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,11 @@ from torch.nn import functional
 
 import rlx
 from rlx.frontends.torch.model import from_exported
+from tests.differential import NUM_SIZES, Array, Judged, judged_calls, main
 
 NAMES = ("a", "b", "c")
 LARGEST = 12
 MOST_ELEMENTS = 4096
-NUM_SIZES = 8
 Values = list[torch.Tensor]
 Step = Callable[[Values], torch.Tensor]
 Number = Callable[[Values], Any]
@@ -225,15 +225,6 @@ def drawn(seed: int) -> Case:
     return Case(seed, Program(steps), declared, tuple(sizes))
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A call that is not what it should be, and how."""
-
-    seed: int
-    word: str
-    text: str
-
-
 def _exported(case: Case) -> Any:
     auto = torch.export.Dim.AUTO
     dims = tuple(
@@ -244,36 +235,30 @@ def _exported(case: Case) -> Any:
         return torch.export.export(case.program, case.inputs(0), dynamic_shapes=(dims,))
 
 
-def judged(case: Case, target: str) -> tuple[Counter[str], list[Finding]]:
-    words, findings = Counter[str](), list[Finding]()
+def judged(case: Case, target: str) -> Judged:
+    """How many calls are right, and those that are not."""
     try:
         exported = _exported(case)
         module = exported.module()
     except Exception:
         return Counter({"not exported": 1}), []
-    exe: Any = None
-    for number in range(len(case.sizes)):
-        inputs = case.inputs(number)
-        if not _fits(exported, inputs):
-            words["refused by torch"] += 1
-            continue
-        try:
-            right = [t.numpy() for t in module(*inputs)]
-        except Exception:
-            words["refused by torch"] += 1
-            continue
-        try:
-            exe = rlx.compile(from_exported(exported), target) if exe is None else exe
-            made = exe(*(t.numpy() for t in inputs))
-            word, text = _verdict(made, right)
-        except rlx.Error as error:
-            word, text = "refused", str(error)
-        except Exception as error:
-            word, text = "crashed", f"{type(error).__name__}: {error}"
-        words[word] += 1
-        if word != "same":
-            findings.append(Finding(case.seed, word, f"{dict(case.sizes[number])}: {text}"))
-    return words, findings
+    compiled = cache(lambda: rlx.compile(from_exported(exported), target))
+    expected = [_asked(exported, module, case.inputs(i)) for i in range(len(case.sizes))]
+
+    def run(number: int) -> list[Array]:
+        return [t.numpy() for t in compiled()(*case.inputs(number))]
+
+    return judged_calls(case.seed, case.sizes, expected, run)
+
+
+def _asked(exported: Any, module: Any, inputs: tuple[torch.Tensor, ...]) -> list[Array] | None:
+    """What the exported program gives; None where it refuses the sizes."""
+    if not _fits(exported, inputs):
+        return None
+    try:
+        return [t.numpy() for t in module(*inputs)]
+    except Exception:
+        return None
 
 
 def _fits(exported: Any, inputs: tuple[torch.Tensor, ...]) -> bool:
@@ -288,33 +273,6 @@ def _fits(exported: Any, inputs: tuple[torch.Tensor, ...]) -> bool:
     )
 
 
-def _verdict(made: Any, right: list[Any]) -> tuple[str, str]:
-    for a, b in zip(map(np.asarray, made), right, strict=True):
-        if a.shape != b.shape:
-            return "wrong", f"dims {a.shape} for {b.shape}"
-        if not np.allclose(a, b, rtol=1e-4, atol=1e-3, equal_nan=True):
-            return "wrong", f"off by {np.nanmax(np.abs(a - b))}"
-    return "same", ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--native-every", type=int, default=100, help="each n-th on cpu")
-    parser.add_argument("--show", type=int, default=10, help="findings that are printed")
-    given = parser.parse_args()
-    words, shown = Counter[str](), 0
-    for seed in range(given.first, given.first + given.count):
-        target = "cpu" if seed % given.native_every == 0 else "reference"
-        found, findings = judged(drawn(seed), target)
-        words += found
-        for each in findings[: max(0, given.show - shown)]:
-            print(f"{each.seed} on {target}: {each.word}: {each.text[:600]}", flush=True)
-            shown += 1
-    print(f"{given.count} programs: {dict(words)}")
-    return int(any(words[w] for w in ("wrong", "refused", "crashed")))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    sys.exit(main(__doc__, lambda seed, target: judged(drawn(seed), target), 2000))

@@ -3,6 +3,8 @@ elements. Which program it is says so before anything runs, on every target."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +15,9 @@ import rlx
 from rlx.core.errors import GraphError
 from rlx.core.requirements import Requirement, noting, require_size, some_sizes
 from rlx.core.shape import OutOfRange
+from rlx.ir.interpret import evaluate
 from rlx.ir.size_requirements import size_requirements
+from rlx.ir.text import read
 
 pytest.importorskip("llvmlite")
 
@@ -171,3 +175,57 @@ def test_some_sizes_are_in_range_and_as_required() -> None:
     sizes = some_sizes(symbols, required)
     assert 3 <= sizes["n"] <= 90
     assert sizes["n"] + sizes["m"] >= 100
+
+
+# -- what a graph states itself --------------------------------------------------------------------
+
+
+N, M = rlx.Dim("n"), rlx.Dim("m")
+
+
+def _stating() -> rlx.Graph:
+    g = rlx.Graph("net")
+    x, y = g.input("x", [N]), g.input("y", [M])
+    g.set_outputs([ops.relu(x) * 2.0, ops.relu(y) + 1.0])
+    g.require(N - M, "x is as long as y at least")
+    g.require(-(N % 2), "x is of even length")
+    g.require(N + M, "of no effect: sizes are not negative")
+    return g
+
+
+def test_what_a_graph_states_outlives_all_that_is_made_of_it() -> None:
+    g = _stating()
+    expected = [(N - M, "x is as long as y at least"), (-(N % 2), "x is of even length")]
+    same = (g, g.rebuild(), copy.copy(g), pickle.loads(pickle.dumps(g)), read(str(g)))
+    for each in same:
+        assert [(r.size, r.why) for r in each.required] == expected
+        assert each.digest() == g.digest()
+    assert str(read(str(g))) == str(g)
+    other = _stating()
+    other.require(N - 2 * M, "longer still")
+    assert other.digest() != g.digest()
+    (left,) = g.bind({"n": 4}).required
+    assert left.size == 4 - M
+    with pytest.raises(OutOfRange, match="even length"):
+        g.bind({"n": 5})
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_calls_are_refused_for_what_a_graph_states(target: str) -> None:
+    exe = rlx.compile(_stating(), target, cache=False)
+    for n, m in ((4, 4), (6, 1), (0, 0)):
+        assert exe(np.ones(n, np.float32), np.ones(m, np.float32))[0].shape == (n,)
+    for n, m, why in ((4, 5, "as long as y"), (5, 4, "even length")):
+        with pytest.raises(OutOfRange, match=f"{why}.*, where .*n is {n}."):
+            exe(np.ones(n, np.float32), np.ones(m, np.float32))
+    with pytest.raises(OutOfRange, match="even length"):
+        evaluate(_stating(), {"x": np.ones(3, np.float32), "y": np.ones(1, np.float32)})
+
+
+def test_sizes_that_differ_may_be_all_that_is_allowed() -> None:
+    """No size of all dims at once meets these."""
+    required = [Requirement(s, "") for s in (N - M - 3, M - 2, 20 - N, -((N + M) % 5))]  # pyright: ignore[reportArgumentType]
+    symbols = [d.symbol for d in (N, M) if d.symbol]
+    found = some_sizes(symbols, required)
+    _check_all(required, found)
+    assert max(some_sizes(symbols, [Requirement(-1 - N * M, "never")]).values()) < 100  # pyright: ignore[reportArgumentType]

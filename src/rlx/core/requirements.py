@@ -34,6 +34,9 @@ class Requirement:
 
 
 MOST_TRIED = 1 << 40
+CANDIDATES = (*range(33), *(1 << n for n in range(6, 17)))
+"""Sizes that one named dim is given to meet a requirement, where no size of all of them does."""
+MOST_REPAIRS = 100
 
 
 def some_sizes(symbols: Iterable[Symbol], required: Sequence[Requirement]) -> dict[str, int]:
@@ -41,11 +44,51 @@ def some_sizes(symbols: Iterable[Symbol], required: Sequence[Requirement]) -> di
     at these. At others a formula may mean nothing, and a size be negative."""
     known = [s for s in symbols if not s.is_measured and not is_capacity(s.name)]
     least = 0
-    while True:
+    while least <= MOST_TRIED:
         sizes = {s.name: max(s.min, min(least, _most(s))) for s in known}
-        if least > MOST_TRIED or all(evaluate(each.size, sizes) >= 0 for each in required):
+        if all(evaluate(each.size, sizes) >= 0 for each in required):
             return sizes
         least = 2 * least or 1
+    return _repaired(known, required)
+
+
+def _repaired(symbols: Sequence[Symbol], required: Sequence[Requirement]) -> dict[str, int]:
+    """Sizes found by changing one at a time, so that the first requirement that fails is met and
+    the fewest others fail; those that meet most where none meet all."""
+    sizes = best = {s.name: s.min for s in symbols}
+    seen: set[tuple[int, ...]] = set()
+    for _ in range(MOST_REPAIRS):
+        failing = _failing(sizes, required)
+        if not failing:
+            return sizes
+        seen.add(tuple(sizes.values()))
+        others = [
+            n for n in _neighbours(sizes, symbols, failing[0]) if tuple(n.values()) not in seen
+        ]
+        if not others:
+            break
+        sizes = min(others, key=lambda each: len(_failing(each, required)))
+        best = min(best, sizes, key=lambda each: len(_failing(each, required)))
+    return best
+
+
+def _neighbours(
+    sizes: Mapping[str, int], symbols: Sequence[Symbol], failing: Requirement
+) -> list[dict[str, int]]:
+    """The same sizes but for one, that meet a requirement."""
+    names = {s.name for s in symbols_of([failing.size])}
+    changed = [
+        {**sizes, s.name: size}
+        for s in symbols
+        if s.name in names
+        for size in CANDIDATES
+        if s.min <= size <= _most(s)
+    ]
+    return [each for each in changed if evaluate(failing.size, each) >= 0]
+
+
+def _failing(sizes: Mapping[str, int], required: Sequence[Requirement]) -> list[Requirement]:
+    return [each for each in required if evaluate(each.size, sizes) < 0]
 
 
 def _most(symbol: Symbol) -> int:

@@ -36,7 +36,7 @@ class FlatGraph:
     rest: Mapping[str, Any]
 
 
-_REST = ("_output_names", "_sealed", "traces_lines")
+_REST = ("_output_names", "_required", "_sealed", "traces_lines")
 
 
 def flat(graph: Graph) -> FlatGraph:

@@ -139,6 +139,8 @@ def evaluate_results(graph: Graph, values: Mapping[str, Any]) -> list[np.ndarray
     if missing:
         raise Error(f"{graph.name}: no value for {', '.join(missing)}")
     sizes = infer_binding(graph.leaves, values)
+    for each in graph.required:
+        each.check(sizes)
     done: dict[Node, Any] = {
         leaf: checked_array(leaf, values[leaf.attrs["name"]], sizes) for leaf in graph.leaves
     }

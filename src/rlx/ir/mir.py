@@ -29,6 +29,7 @@ from rlx.ir.operators import Operators
 from rlx.ir.origin import LATE as LATE
 from rlx.ir.origin import STEADY as STEADY
 from rlx.ir.origin import Origin as Origin
+from rlx.ir.size_requirements import RequiredSizes
 from rlx.ir.states import States
 from rlx.ir.walk import topological as topological
 from rlx.ir.walk import users_of as users_of
@@ -127,7 +128,7 @@ class Node(Operators, NodeBase):
 
 
 @public_class
-class Graph(Bodies, States, OpMethods):
+class Graph(Bodies, States, RequiredSizes, OpMethods):
     """A MIR graph, and the builder that makes it: every op of the table is a method."""
 
     def __init__(self, name: str = "graph") -> None:
@@ -418,6 +419,8 @@ class Graph(Bodies, States, OpMethods):
         outputs = [(name, number[o]) for name, o in zip(self.output_names, self.outputs)]
         updates = [number[u] for u in self.updates]
         h.update(repr((outputs, updates) if updates else outputs).encode())
+        if self.required:
+            h.update(attributes.canonical(tuple(r.size for r in self.required)).encode())
         if self._sealed is not None:
             self._digest = h.hexdigest()
         return h.hexdigest()
@@ -456,7 +459,9 @@ class Graph(Bodies, States, OpMethods):
             sizes.update((s.name, of_symbol(s)) for s in measured_by(made))
             return made
 
-        return self.rebuild(make)
+        new = self.rebuild(make)
+        new._require_bound(sizes)
+        return new
 
     def rebuild(
         self, make: Callable[[Graph, Node, tuple[Node, ...]], Node | None] | None = None
@@ -480,6 +485,7 @@ class Graph(Bodies, States, OpMethods):
         """An empty graph for a pass to fill: same names, no source lines of its own."""
         new = Graph(self.name)
         new.traces_lines, new._output_names = False, self._output_names
+        new._required = self._required
         return new
 
     # -- provenance ----------------------------------------------------------------------------

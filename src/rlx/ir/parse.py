@@ -88,6 +88,10 @@ class Reader:
         while not tokens.sees("return"):
             if tokens.sees("dim"):
                 self._dim(scope)
+            elif tokens.accept("require"):
+                line, size = tokens.line, self._expression(scope, 0)
+                why = tokens.string()
+                self._made(line, lambda: graph.require(size, why))  # noqa: B023
             else:
                 self._statement(scope)
         self._return(scope)

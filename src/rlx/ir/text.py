@@ -11,8 +11,9 @@
 Every attribute is written, so that a text keeps its meaning when a default changes. Strings are
 JSON's, floats are Python's, small constants are lists (complex numbers as real and imaginary part
 in turn), others the base64 of their little-endian bytes. Outputs that have names are written with
-them: `return "logits": %2, "cache": %3`. A graph held by an attribute is written
-in place, with dims and numbers of its own. `#` starts a comment.
+them: `return "logits": %2, "cache": %3`. A size that calls may not make negative is written with
+the reason: `require a - b "a is at least b"`. A graph held by an attribute is written in place,
+with dims and numbers of its own. `#` starts a comment.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def _block(graph: Graph, depth: int) -> str:
     nodes = graph.order() if graph.outputs else list(graph.nodes)
     number = {node: i for i, node in enumerate(nodes)}
     lines = [_dim_line(dim) for dim in _dims_of(graph, nodes)]
+    lines += [f"require {r.size} {_quoted(r.why)}" for r in graph.required]
     lines += [statement(node, number, depth) for node in nodes]
     lines.append(f"return {_outputs(graph, number)}".rstrip())
     indent = "  " * depth
@@ -124,6 +126,7 @@ def _dims_of(graph: Graph, nodes: Sequence[Node]) -> list[Dim]:
     for node in nodes:
         for value in (*node.shapes, *node.attrs.values()):
             used.update(dict.fromkeys(dims_in(value)))
+    used.update(dict.fromkeys(r.size for r in graph.required))
     found: dict[str, Dim] = {}
     symbols = [s for d in used for s in symbols_of([d])]
     bounds = [s.symbol.max for s in symbols if s.symbol and isinstance(s.symbol.max, Dim)]

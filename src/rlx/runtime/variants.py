@@ -6,11 +6,14 @@ the values and sizes that a call has. An executable holds those programs by what
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from rlx.runtime.executable import Executable
     from rlx.runtime.loaded_program import MemoryNeed
 
+LOG = logging.getLogger("rlx")
+V = TypeVar("V")
 Signature = tuple[tuple[Any, ...], ...]
 """What a program is for: of each input its dims, and of one whose value counts, dtype and bytes."""
 
@@ -41,6 +46,55 @@ def signature_of(arrays: Mapping[str, Array], static: Sequence[str]) -> Signatur
         else (n, a.shape)
         for n, a in arrays.items()
     )
+
+
+MAX_VARIANTS = 32
+"""Programs that one model is compiled to for single calls; the one not used longest goes."""
+FEW_VARIANTS = 8
+"""A model that is compiled for more calls than these is one to be warned of: each waits for it."""
+
+
+class VariantCache(Generic[V]):
+    """What a model is compiled to for single calls, by what each is for. Why a call had to wait for
+    a compile is logged."""
+
+    def __init__(self, name: str, entries: Iterable[tuple[Any, V]] = ()) -> None:
+        self.name = name
+        self._entries = OrderedDict(entries)
+        self._num_compiled = 0
+
+    def obtain(
+        self, key: Any, build: Callable[[], V], purpose: Callable[[], tuple[str, str]] | None
+    ) -> V:
+        """The variant of this key, built where it is not there. `purpose` gives what it is for,
+        and why no other serves; it is None for what is built once, before any call."""
+        if key not in self._entries:
+            start = time.perf_counter()
+            self._entries[key] = build()
+            if purpose is not None:
+                self._log(*purpose(), time.perf_counter() - start)
+            if len(self._entries) > MAX_VARIANTS:
+                self._entries.popitem(last=False)
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    def _log(self, purpose: str, why: str, seconds: float) -> None:
+        self._num_compiled += 1
+        is_many = self._num_compiled > FEW_VARIANTS
+        LOG.log(
+            logging.WARNING if is_many else logging.INFO,
+            "%s: compiled for %s in %.2f s, as no program serves all calls: %s%s",
+            self.name, purpose, seconds, why,
+            f". This is compile {self._num_compiled}: pad inputs to a few sizes" * is_many,
+        )  # fmt: skip
+
+    def items(self) -> tuple[tuple[Any, V], ...]:
+        """Keys and variants, the one that was used last at the end."""
+        return tuple(self._entries.items())
+
+    def clear(self) -> None:
+        """Forget the variants, so that they are built anew."""
+        self._entries.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,21 +14,17 @@ from rlx.core.shape import OutOfRange, Shape
 from rlx.cost.decision import Decision
 from rlx.frontends.onnx.call_values import encoded, taken
 from rlx.frontends.onnx.host_steps import Stage, staged
-from rlx.frontends.onnx.model import MAX_KEPT, Model, Read
+from rlx.frontends.onnx.model import Model, Read
 from rlx.frontends.onnx.strings import Strings, strings_of_call
 from rlx.frontends.onnx.values import Given, arrays_of, filled
 from rlx.ir.mir import Graph, Node
 from rlx.ops.op import Array
 from rlx.passes.options import FusionOptions
 from rlx.runtime.executable import Executable
-from rlx.runtime.variants import Signature, Table, Variants, described, signature_of
+from rlx.runtime.variants import Signature, Table, VariantCache, Variants, described, signature_of
 
 if TYPE_CHECKING:
     from rlx.runtime.session import Session
-
-LOG = logging.getLogger("rlx")
-FEW_PROGRAMS = 8
-"""A model that is compiled for more calls than these is one to be warned of: each waits for it."""
 
 
 def compiled(
@@ -87,10 +80,8 @@ class ModelVariants(Variants):
         self.name, self.backend = model.name, session.backend
         self._params = dict(params or {})
         self._lock = threading.Lock()
-        self._made: OrderedDict[int, Staged] = OrderedDict()
-        self._signatures: dict[int, Signature] = {}
-        """Of readings whose inputs are tensors: what they are for."""
-        self._num_compiled = 0
+        self._compiled: VariantCache[tuple[Staged, Signature]] = VariantCache(model.name)
+        """By reading: its programs, and what they are for where inputs are tensors."""
         self._others = others
         """Runs a call whose sizes are outside of those that the programs serve."""
 
@@ -116,7 +107,7 @@ class ModelVariants(Variants):
     @property
     def programs(self) -> tuple[Executable, ...]:
         with self._lock:
-            own = tuple(exe for staged in self._made.values() for exe in staged.programs)
+            own = tuple(exe for _, (staged, _) in self._compiled.items() for exe in staged.programs)
         return (*(self._others.programs if self._others else ()), *own)
 
     # -- weights -------------------------------------------------------------------------------
@@ -135,23 +126,23 @@ class ModelVariants(Variants):
         others = self._others and self._others.copied()
         made = ModelVariants(self.model, self._session, self._options, self._params, others)
         with self._lock:
-            made._made = OrderedDict((k, s.copied()) for k, s in self._made.items())
-            made._signatures = dict(self._signatures)
+            entries = [(k, (staged.copied(), s)) for k, (staged, s) in self._compiled.items()]
+        made._compiled = VariantCache(self.name, entries)
         return made
 
     # -- files ---------------------------------------------------------------------------------
 
     def table(self) -> Table:
         with self._lock:
-            made = dict(self._made)
-        if not self.model.is_static or not all(s.is_one for s in made.values()):
+            compiled = [entry for _, entry in self._compiled.items()]
+        if not self.model.is_static or not all(staged.is_one for staged, _ in compiled):
             raise UnsupportedError(
                 f"{self.name}: it has steps that Python runs, or strings, sequences or maps, which "
                 "no file of programs holds. Keep the model's own file: it is compiled from the "
                 "cache."
             )
-        current = {k: v for k, v in made.items() if self._is_current(self._signatures[k])}
-        programs = {self._signatures[k]: s.main for k, s in current.items() if s.main}
+        current = [(staged.main, s) for staged, s in compiled if self._is_current(s)]
+        programs = {signature: main for main, signature in current if main}
         return Table(self.model.static, programs)
 
     def _is_current(self, signature: Signature) -> bool:
@@ -235,34 +226,22 @@ class ModelVariants(Variants):
             return self.model.specialised(given)
 
     def _staged(self, read: Read, given: Sequence[Given]) -> Staged:
+        """The programs of a reading."""
+
+        def build() -> tuple[Staged, Signature]:
+            return Staged.of(read, self._executable), self._signature(given)
+
+        def purpose() -> tuple[str, str]:
+            return described(self._signature(given)), self.model.why_static
+
         with self._lock:
-            key = id(read)
-            if key not in self._made:
-                self._made[key] = self._compiled(read, given)
-                if len(self._made) > MAX_KEPT:
-                    self._signatures.pop(self._made.popitem(last=False)[0], None)
-            self._made.move_to_end(key)
-            return self._made[key]
+            why = purpose if self.model.is_static else None
+            return self._compiled.obtain(id(read), build, why)[0]
 
-    def _compiled(self, read: Read, given: Sequence[Given]) -> Staged:
-        """The programs of a reading; why a call had to wait for them is logged."""
-        start = time.perf_counter()
-        made = Staged.of(read, self._executable)
-        if self.model.is_static:
-            named = {n: a for n, g in zip(self.model.inputs, given) for a in arrays_of(g)}
-            signature = self._signatures[id(read)] = signature_of(named, self.model.static)
-            self._log_compile(signature, time.perf_counter() - start)
-        return made
-
-    def _log_compile(self, signature: Signature, seconds: float) -> None:
-        self._num_compiled += 1
-        is_many = self._num_compiled > FEW_PROGRAMS
-        LOG.log(
-            logging.WARNING if is_many else logging.INFO,
-            "%s: compiled for %s in %.2f s, as no program serves all calls: %s%s",
-            self.name, described(signature), seconds, self.model.why_static,
-            f". This is compile {self._num_compiled}: pad inputs to a few sizes" * is_many,
-        )  # fmt: skip
+    def _signature(self, given: Sequence[Given]) -> Signature:
+        """What a program for this call is for."""
+        named = {n: a for n, g in zip(self.model.inputs, given) for a in arrays_of(g)}
+        return signature_of(named, self.model.static) if self.model.is_static else ()
 
     def _executable(self, graph: Graph, read: Read) -> Executable:
         named = {n.attrs["name"] for n in graph.params}

@@ -23,6 +23,7 @@ from rlx.ir.mir import Node
 
 MAX_DEPTH = 8
 """Decompositions inside of decompositions."""
+_LOGS = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,12 @@ def _traced(call: Call) -> Any:
 def traced_function(
     function: Callable[..., Any], fakes: Sequence[Any], table: Mapping[Any, Any] | None = None
 ) -> Any:
-    """The functional graph of what a function does with tensors like these."""
+    """The functional graph of what a function does with tensors like these. Nothing may depend on
+    what sizes torch traced with: that would be true of others no more."""
     from torch.fx.experimental.proxy_tensor import make_fx  # pyright: ignore[reportMissingImports]
 
     inside = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None) or _fake_mode()
-    with inside, torch.no_grad(), warnings.catch_warnings(), _without_records():
+    with inside, torch.no_grad(), warnings.catch_warnings(), _without_records(), _unguarded(inside):
         warnings.simplefilter("ignore")
         functional = torch.func.functionalize(function, remove="mutations_and_views")
         return make_fx(functional, decomposition_table=table, tracing_mode="real")(*fakes)
@@ -107,16 +109,25 @@ def _fake_mode() -> Any:
     return FakeTensorMode(allow_fallback_kernels=False)
 
 
+def _unguarded(mode: Any) -> contextlib.AbstractContextManager[None]:
+    """Refuses what torch would guard, in the record of sizes that it shares with its program."""
+    return (
+        contextlib.nullcontext() if mode.shape_env is None else mode.shape_env.error_on_new_guards()
+    )
+
+
 @contextlib.contextmanager
 def _without_records() -> Generator[None]:
     """Torch logs the stack of what a decomposition cannot trace, which is a refusal here."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
+    logs = [logging.getLogger(f"torch.{name}") for name in _LOGS]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, before):
+            log.setLevel(level)
 
 
 def _function(

@@ -7,8 +7,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rlx.core.errors import Error, UnsupportedError
 from rlx.frontends.torch.autocast import Region
+from rlx.frontends.torch.dtypes import tensor_of
 from rlx.frontends.torch.model import TorchModel, imported_program
 from rlx.frontends.torch.namespaces import pytree, torch
 
@@ -34,8 +37,25 @@ def exported_model(
     """The model of a module or function, traced with these arguments."""
     program = exported(module, args, kwargs, dynamic_shapes)
     name = type(module).__name__ if is_module(module) else getattr(module, "__name__", "model")
-    names = _dim_names(program, dynamic_shapes)
-    return imported_program(program, name, names, Region.ambient())
+    names, ambient = _dim_names(program, dynamic_shapes), Region.ambient()
+
+    def retrace(flat: Sequence[Any]) -> TorchModel:
+        tensors = [tensor_of(v) if isinstance(v, np.ndarray) else v for v in flat]
+        given = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+        with torch.inference_mode(False), ambient.context():
+            return imported_program(exported(module, *given), name, {}, ambient)
+
+    again = retrace if _is_left_to_torch(dynamic_shapes) else None
+    return imported_program(program, name, names, ambient, retrace=again)
+
+
+def _is_left_to_torch(dynamic_shapes: Any) -> bool:
+    """Are sizes open for which the user states no range?"""
+    dims = [d for spec in _tensor_specs(dynamic_shapes) for d in spec.values()]
+    dim = torch.export.Dim
+    return any(isinstance(d, type(dim.AUTO)) for d in dims) and not any(
+        isinstance(d, dim) for d in dims
+    )
 
 
 def exported(

@@ -260,11 +260,14 @@ class Importer:
 
     def next_stream(self) -> int:
         """A stream of random numbers that no other node draws from."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
+        root = self.outermost
         root._num_streams += 1
         return root._num_streams
+
+    @property
+    def outermost(self) -> Importer:
+        """That of the graph which this one's is inside of, or itself."""
+        return self if self.parent is None else self.parent.outermost
 
     def random_state(self) -> Node:
         """Where the random numbers of this call begin."""
@@ -358,12 +361,18 @@ def _namespace(target: Any) -> str:
 
 
 def _is_empty(call: Call) -> bool:
-    """Has no result an element, whatever the operands are?"""
+    """Has no result an element? Of operands with open sizes torch says so of sizes above 1."""
     schema = getattr(call.target, "_schema", None)
-    if schema is None or schema.is_mutable:
+    if schema is None or schema.is_mutable or not all(map(_is_static, call.fakes.values())):
         return False
     fakes = pytree.tree_leaves(call.value)
     return bool(fakes) and all(isinstance(f, torch.Tensor) and _has_zero(f) for f in fakes)
+
+
+def _is_static(operand: Any) -> bool:
+    leaves = pytree.tree_leaves(operand)
+    sizes = [s for v in leaves for s in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+    return not any(isinstance(s, torch.SymInt) for s in sizes)
 
 
 def _has_zero(fake: Any) -> bool:

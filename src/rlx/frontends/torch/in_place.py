@@ -86,8 +86,7 @@ class _Build:
 
     def run(self, outputs: Sequence[int]) -> Graph:
         writes = {n: (leaf, w) for leaf, chain in self.chains.items() for n, w in chain.items()}
-        new = Graph(self.graph.name)
-        new.traces_lines = False
+        new = self.graph.successor()
         for node in self.graph.order():
             self._made[node] = self._node(new, node, writes)
             new.add_origins(self._made[node], node.origins)

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.core.dim import Dim
-from rlx.core.errors import GraphError, UnsupportedError
+from rlx.core.dim import Dim, DimLike
+from rlx.core.errors import UnsupportedError
 from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
-from rlx.frontends.dim_ranges import MAX_NARROWED, mended
+from rlx.cost.decision import Decision
 from rlx.frontends.named_dims import NamedDims
 from rlx.frontends.torch.aliasing import Tensor as Held
 from rlx.frontends.torch.aliasing import owner_of, written_bases
 from rlx.frontends.torch.autocast import Region, with_casts
 from rlx.frontends.torch.dtypes import array_of, dtype_of, require_dense
 from rlx.frontends.torch.eager import EagerGraph, Place
+from rlx.frontends.torch.guards import Guards
 from rlx.frontends.torch.importer import Importer, attributes_of
 from rlx.frontends.torch.namespaces import pytree, torch
 from rlx.frontends.torch.node_call import Unused
+from rlx.frontends.torch.reading import Reading
 from rlx.frontends.torch.scalars import scalar_node
 from rlx.frontends.torch.signature import (
     Argument,
@@ -44,6 +46,7 @@ from rlx.ops.op import Array
 if TYPE_CHECKING:
     from rlx.frontends.torch.program import TorchProgram
     from rlx.passes.options import FusionOptions
+    from rlx.runtime.executable import Executable
     from rlx.runtime.session import Session
 
 _LIFTED = "lifted_tensor_"
@@ -60,6 +63,7 @@ class TorchModel(Bundle):
         self, graph: Graph, weights: Mapping[str, Any], state: Mapping[str, Any],
         constants: Mapping[str, Any], signature: Signature,
         decomposed: Mapping[str, tuple[str, ...]], eager: EagerGraph,
+        reading: Reading | None = None, why_static: str = "",
     ) -> None:  # fmt: skip
         self.name, self._graph = graph.name, graph
         self.weights = weights
@@ -73,6 +77,10 @@ class TorchModel(Bundle):
         """Ops that torch decomposed, and what they became."""
         self.eager = eager
         """What it was imported from."""
+        self.reading = reading
+        """How it is read for sizes that its graph is not for."""
+        self.why_static = why_static
+        """Why its graph is for the sizes alone that torch traced with, if it is."""
 
     @property
     def graph(self) -> Graph:
@@ -106,22 +114,51 @@ class TorchModel(Bundle):
 
         return comes_with_rlx(self._graph)
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Why one program does not serve all sizes, where torch left some open."""
+        if not self.why_static:
+            return ()
+        return (
+            Decision(
+                "static shapes", "compile_per_shapes", self.inputs, True, self.why_static,
+                is_reversible=False, kind="import",
+            ),
+        )  # fmt: skip
+
     def compiled(
         self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
     ) -> TorchProgram:
         """The program on tensors that a session makes of it."""
         from rlx.frontends.torch.program import TorchProgram
+        from rlx.frontends.torch.variants import OtherSizes
 
         if options is not None:
             options.require_all_outputs(self.name, "a module returns all of its results")
         model = self.for_session(session)
-        made = session.executable(model, model.params, options=options, params=params)
-        return TorchProgram(model, made, frozenset(params or ()))
+        made = model.executable(session, options, params)
+        others = None if self.reading is None else OtherSizes(model, session, options, params)
+        return TorchProgram(model, made, frozenset(params or ()), others)
+
+    def executable(
+        self, session: Session, options: FusionOptions | None, params: Mapping[str, Any] | None
+    ) -> Executable:
+        """The program of its graph."""
+        return session.executable(
+            self, self.params, options=options, params=params, before=self.decisions
+        )
 
     def with_states(self, graph: Graph, signature: Signature) -> TorchModel:
         """The same with states in the graph."""
         held = self.weights, self.state, self.constants
-        return TorchModel(graph, *held, signature, self.decomposed, self.eager)
+        how = self.decomposed, self.eager, self.reading, self.why_static
+        return TorchModel(graph, *held, signature, *how)
+
+    def readable(self, reading: Reading, why_static: str = "") -> TorchModel:
+        """The same, which can be read for other sizes."""
+        held = self.weights, self.state, self.constants
+        how = self.signature, self.decomposed, self.eager, reading, why_static
+        return TorchModel(self._graph, *held, *how)
 
     def for_session(self, session: Session) -> TorchModel:
         """The model with what it writes as states, where the session's target writes the host's
@@ -168,6 +205,17 @@ class Builder:
             self.sources[node] = Argument(name, place, order)
         else:
             self.env[node] = fake
+
+    def require(self, guards: Guards, arguments: Sequence[Any]) -> None:
+        """Refuse calls for which the guards of the program do not hold."""
+        sizes = self.importer.sizes
+
+        def dims(place: int) -> Sequence[DimLike]:
+            fake = arguments[place].meta.get("val")
+            return sizes.dims(fake) if isinstance(fake, torch.Tensor) else (sizes.of(fake),)
+
+        for size, why in guards.requirements(dims):
+            self.graph.require(size, why)
 
     def _input(self, name: str, shape: Shape, order: tuple[int, ...] | None) -> Node:
         from rlx import ops
@@ -347,55 +395,63 @@ def from_exported(
 
 
 def imported_program(
-    program: Any, name: str, names: Mapping[str, str], ambient: Region
-) -> TorchModel:
+    program: Any, name: str, names: Mapping[str, str], ambient: Region,
+    guards: Sequence[str] | None = None,
+    retrace: Callable[[Sequence[Any]], TorchModel] | None = None,
+) -> TorchModel:  # fmt: skip
     """The model of an ExportedProgram that was traced in a region of automatic mixed precision.
+    `guards` are those of a program that was read without them; `retrace` gives the model for a call
+    for which they do not hold."""
+    _require_plain(program.graph_signature)
+    module = with_casts(program.graph_module, ambient)
+    operands = _operands(program)
+    ranges = program.range_constraints
 
-    Torch takes sizes to be equal that are so at those that it traced with, and states guards for
-    it: such sizes get the ranges where they are, and the program is read again."""
-    known = NamedDims()
-    for _ in range(MAX_NARROWED):
-        try:
-            return _imported(program, name, names, ambient, known)
-        except (GraphError, UnsupportedError) as error:
-            if not mended(known, error):
-                raise
-    return _imported(program, name, names, ambient, known)
+    def read(module: Any, known: NamedDims, guards: Guards) -> TorchModel:
+        build = Builder(name or "model", ranges, names, known)
+        return _imported(program, build, EagerGraph(module, operands), guards)
+
+    eager = EagerGraph(module, operands)
+    return Reading(eager, ranges, names, Guards.of(program, guards), read, retrace).model()
 
 
-def _imported(
-    program: Any, name: str, names: Mapping[str, str], ambient: Region, known: NamedDims
-) -> TorchModel:
-    module, signature = with_casts(program.graph_module, ambient), program.graph_signature
-    graph = module.graph
-    build = Builder(name or "model", program.range_constraints, names, known)
+def _operands(program: Any) -> tuple[Any, ...]:
+    """What the placeholders of a program are: arguments by place, or tensors."""
     held = {**program.state_dict, **program.constants}
-    written = written_bases(graph)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    operands: list[Any] = []
-    for spec, node in zip(signature.input_specs, placeholders, strict=True):
+    found: list[Any] = []
+    for spec in program.graph_signature.input_specs:
         if spec.kind.name == "USER_INPUT":
-            place = sum(isinstance(o, Place) for o in operands)
-            build.argument(node, place, spec.arg.name)
-            operands.append(Place(place))
+            found.append(Place(sum(isinstance(o, Place) for o in found)))
         elif isinstance(held.get(spec.target), torch.Tensor):
-            is_written = node in written
-            build.weight(
-                node, spec.target, held[spec.target], is_written=is_written,
-                is_constant=spec.target.startswith(_LIFTED),
-            )  # fmt: skip
-            operands.append(held[spec.target])
+            found.append(held[spec.target])
         else:
             kind = type(held.get(spec.target)).__name__
             raise UnsupportedError(f"{spec.target!r} of the model is a {kind}, not a tensor")
+    return tuple(found)
+
+
+def _imported(program: Any, build: Builder, eager: EagerGraph, guards: Guards) -> TorchModel:
+    graph, signature = eager.module.graph, program.graph_signature
+    written = written_bases(graph)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for spec, node, operand in zip(
+        signature.input_specs, placeholders, eager.operands, strict=True
+    ):
+        if isinstance(operand, Place):
+            build.argument(node, operand.number, spec.arg.name)
+        else:
+            build.weight(
+                node, spec.target, operand, is_written=node in written,
+                is_constant=spec.target.startswith(_LIFTED),
+            )  # fmt: skip
+    arguments = [n for n, o in zip(placeholders, eager.operands) if isinstance(o, Place)]
+    build.require(guards, arguments)
     outputs = [
         getattr(s.arg, "name", "") or f"output{i}" for i, s in enumerate(signature.output_specs)
     ]
-    _require_plain(signature)
     return build.model(
-        EagerGraph(module, tuple(operands)), attributes_of(module), outputs,
-        program.call_spec.in_spec, program.call_spec.out_spec,
-        sum(isinstance(o, Place) for o in operands),
+        eager, attributes_of(eager.module), outputs, program.call_spec.in_spec,
+        program.call_spec.out_spec, len(arguments),
     )  # fmt: skip
 
 

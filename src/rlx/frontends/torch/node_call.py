@@ -165,6 +165,13 @@ class Call:
         if not holds:
             raise Refused(why)
 
+    def require_equal(self, stated: DimLike, size: DimLike) -> None:
+        """Have a program serve calls alone at which a size is what torch states. It does so of
+        sizes above 1, and of those for which its guards hold."""
+        graph = self.importer.outermost.graph
+        for difference in (stated - size, size - stated):
+            graph.require(difference, f"{self.op}: torch has {stated} elements, not {size}")
+
     def whole(self, *dims: DimLike, what: str = "a size") -> tuple[int, ...]:
         """Sizes that must be known when the graph is built."""
         for d in dims:

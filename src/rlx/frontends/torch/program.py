@@ -14,6 +14,7 @@ from rlx.core.dim import Dim
 from rlx.core.errors import Error
 from rlx.core.memory_digests import MemoryDigests
 from rlx.core.public_calls import public_class
+from rlx.core.shape import OutOfRange
 from rlx.frontends.torch.dtypes import array_of, tensor_of
 from rlx.frontends.torch.model import TorchModel, weight_array
 from rlx.frontends.torch.namespaces import pytree, torch
@@ -41,6 +42,7 @@ from rlx.runtime.executable import adopt
 
 if TYPE_CHECKING:
     from rlx.core.exchange import ExchangeCall
+    from rlx.frontends.torch.variants import OtherSizes
     from rlx.ops.op import Array
     from rlx.runtime.executable import Executable
 
@@ -59,10 +61,18 @@ class TorchProgram:
     module changes are changed, arguments that it writes to are written to, and results that share
     memory with an argument do so. Weights that were changed in place are noticed."""
 
-    def __init__(self, model: TorchModel, exe: Executable, replaced: frozenset[str]) -> None:
+    def __init__(
+        self,
+        model: TorchModel,
+        exe: Executable,
+        replaced: frozenset[str],
+        others: OtherSizes | None = None,
+    ) -> None:
+        self.others = others
+        """Runs calls of sizes that the program is not for."""
         self.model, self.executable = model, exe
         """The program itself, of the flat inputs and outputs of the graph."""
-        self._is_compared = True
+        self._watching = "compared"
         held = {**model.weights, **model.constants}
         self._names = tuple(n for n in held if n not in replaced)
         self._watch = self._watched({n: held[n] for n in self._names})
@@ -93,8 +103,7 @@ class TorchProgram:
         flat = self._flat(args, kwargs)
         if self._is_grad_enabled():
             self._require_no_grad(flat)
-        self.refresh_weights()
-        return self._structured(self.run(flat))
+        return self._structured(self.run_current(flat))
 
     def _require_no_grad(self, given: Sequence[Any]) -> None:
         """Results have no grad_fn: an error where a gradient is certainly expected of them, and a
@@ -142,6 +151,31 @@ class TorchProgram:
         shares memory with another."""
         if (first := self._shared(flat)) is not None:
             return self._by_torch(first, flat)
+        try:
+            return self._computed(flat)
+        except OutOfRange:
+            if self.others is None:
+                raise
+            return self.others.program(flat, self._for_others).run_current(flat)
+
+    def run_current(self, flat: Sequence[Any]) -> list[Any]:
+        """The flat results of flat arguments, with the weights as they are now."""
+        self.refresh_weights()
+        return self.run(flat)
+
+    def _for_others(
+        self, model: TorchModel, exe: Executable, replaced: frozenset[str]
+    ) -> TorchProgram:
+        """The program of the same model for other sizes, which notices writes as this one does."""
+        program = self._loaded(model, exe, replaced)
+        if self._watching != program._watching:
+            program.watch_weights(self._watching)
+        return program
+
+    def _loaded(self, model: TorchModel, exe: Executable, replaced: frozenset[str]) -> TorchProgram:
+        return TorchProgram(model, exe, replaced)
+
+    def _computed(self, flat: Sequence[Any]) -> list[Any]:
         arrays = [self._input(source, flat) for source in self.model.signature.inputs]
         written = self._written(flat)
         self._note(written)
@@ -247,9 +281,24 @@ class TorchProgram:
         if how not in ("compared", "counted"):
             raise Error(f"watch_weights takes 'compared' or 'counted', got {how!r}.")
         self.refresh_weights()
-        self._is_compared = how == "compared"
+        self._watching = how
         self._watch = self._watched(dict(zip(self._names, self._watch.tensors)))
         self._bind()
+        if self.others is not None:
+            self.others.clear()
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Give weights by name, in the place of the module's."""
+        self.executable.set_params(params)
+        if self.others is not None:
+            self.others.set_params(params)
+
+    @property
+    def programs(self) -> tuple[Executable, ...]:
+        """The programs, each as an executable; those for sizes that the first is not for are made
+        when calls need them."""
+        others = self.others.programs if self.others else ()
+        return (*self.executable.programs, *(o.executable for o in others))
 
     def refresh_weights(self) -> None:
         """Take over weights that were changed since the last call: what depends on them is
@@ -273,7 +322,7 @@ class TorchProgram:
         """Weights as they are now. What one program for all calls reads where it is needs not be
         compared."""
         loaded = self.executable.native
-        if not self._is_compared:
+        if self._watching == "counted":
             return Watch(weights, None, MemoryDigests)
         if loaded is None:
             return Watch(weights, frozenset(weights), MemoryDigests)
@@ -356,8 +405,9 @@ def _dim_places(model: TorchModel) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for i, node in enumerate(model.graph.given):
         for axis, dim in enumerate(node.shape.dims):
-            if isinstance(dim, Dim) and dim.symbol is not None:
-                found.setdefault(dim.name, (i, axis))
+            symbol = dim.bound_symbol if isinstance(dim, Dim) else None
+            if symbol is not None:
+                found.setdefault(symbol.name, (i, axis))
     return found
 
 

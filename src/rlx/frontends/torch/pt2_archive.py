@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 from rlx.core.errors import Error
 from rlx.core.files import opened, path_of
 from rlx.core.memory_limits import require_memory
-from rlx.frontends.torch.model import TorchModel, from_exported
+from rlx.frontends.torch.autocast import Region
+from rlx.frontends.torch.model import TorchModel, imported_program
 from rlx.frontends.torch.namespaces import torch
-from rlx.frontends.torch.pt2_program import checked_program
+from rlx.frontends.torch.pt2_program import checked_program, guards_of
 
 JSON_GROWTH = 16
 """Bytes that parsed JSON takes for one of its text, at most."""
@@ -39,13 +40,13 @@ def load_pt2(path: Any) -> TorchModel:
     try:
         with file.open("rb") as data, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = _program(data)
+            program, guards = _program(data)
     except Error as error:
         raise Error(f"{file} cannot be read as an exported program: {error}") from None
     except Exception as error:
         text = str(error).strip().partition("\n")[0][:400] or type(error).__name__
         raise Error(f"{file} cannot be read as an exported program: {text}") from None
-    return from_exported(program, file.stem)
+    return imported_program(program, file.stem, {}, Region(None, False), guards)
 
 
 def _require_torch(file: Path) -> None:
@@ -57,8 +58,9 @@ def _require_torch(file: Path) -> None:
         ) from None
 
 
-def _program(data: BinaryIO) -> Any:
-    """torch's ExportedProgram of an archive. Example inputs, which are pickled, are left out."""
+def _program(data: BinaryIO) -> tuple[Any, tuple[str, ...]]:
+    """torch's ExportedProgram of an archive, and its guards. Example inputs, which are pickled, are
+    left out."""
     from torch._export.serde.serialize import (  # pyright: ignore[reportMissingImports]
         SerializedArtifact,
         deserialize,
@@ -66,10 +68,11 @@ def _program(data: BinaryIO) -> Any:
 
     with closing(zipfile.ZipFile(data)) as source:
         archive = Archive.of(source)
-        program = json.dumps(checked_program(archive.json("models/{}.json"))).encode()
+        found = archive.json("models/{}.json")
+        program = json.dumps(checked_program(found)).encode()
         weights = archive.tensors("weights")
         constants = archive.tensors("constants")
-    return deserialize(SerializedArtifact(program, weights, constants, b""))
+    return deserialize(SerializedArtifact(program, weights, constants, b"")), guards_of(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,12 @@ def checked_program(program: Any) -> Any:
         raise Error("its program is nested too deeply.") from None
 
 
+def guards_of(program: Any) -> tuple[str, ...]:
+    """What the program states of the sizes that it was traced with: text, which rlx parses."""
+    found = program.get("guards_code") or ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
 def _checked(field: str, value: Any) -> Any:
     match value:
         case str():

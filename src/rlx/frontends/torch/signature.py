@@ -174,8 +174,8 @@ def _size(value: Any, size_of: Any) -> Any:
 def stride_order(fake: Any) -> tuple[int, ...] | None:
     """The axes from the one with the longest stride, where that is not their order in a dense
     tensor: the layout that torch's result has in memory."""
-    steps = {a: h for a, s in enumerate(fake.stride()) if (h := _hint(s)) is not None}
-    sizes = {a: h for a, s in enumerate(fake.shape) if (h := _hint(s)) is not None}
+    steps = {a: h for a, s in enumerate(fake.stride()) if (h := size_hint(s)) is not None}
+    sizes = {a: h for a, s in enumerate(fake.shape) if (h := size_hint(s)) is not None}
     axes = range(fake.dim())
     if len(axes) < 2 or len(steps) < len(axes) or len(sizes) < len(axes):
         return None
@@ -198,10 +198,11 @@ def _is_dense(order: Sequence[int], sizes: Mapping[int, int], steps: Mapping[int
 def is_expanded(fake: Any) -> bool:
     """Is an element at more than one place?"""
     sizes = zip(fake.shape, fake.stride())
-    return any(_hint(step) == 0 and _hint(size) != 1 for size, step in sizes)
+    return any(size_hint(step) == 0 and size_hint(size) != 1 for size, step in sizes)
 
 
-def _hint(size: Any) -> int | None:
+def size_hint(size: Any) -> int | None:
+    """The size that torch traced with; None where it has none."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -127,7 +127,7 @@ def compiled_graph(
     """A graph of ATen ops, imported and compiled."""
     model, places = model_of(graph_module, given, name.partition("[")[0])
     made = Session(**asked.session).compile(model, **asked.compile)
-    program = GraphProgram(made.model, made.executable, frozenset(), places)
+    program = GraphProgram(made.model, made.executable, frozenset(), places, made.others)
     if asked.weights != "compared":
         program.watch_weights(asked.weights)
     return program

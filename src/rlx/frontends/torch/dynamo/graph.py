@@ -10,13 +10,16 @@ from typing import Any
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
 from rlx.core.shape import Shape
+from rlx.frontends.named_dims import NamedDims
 from rlx.frontends.torch.aliasing import written_bases
 from rlx.frontends.torch.dynamo.plain_inputs import ATTRIBUTE
 from rlx.frontends.torch.dynamo.trace import placeholders_of, shape_env
 from rlx.frontends.torch.eager import EagerGraph, Place
+from rlx.frontends.torch.guards import NO_GUARDS, Guards
 from rlx.frontends.torch.importer import attributes_of
 from rlx.frontends.torch.model import Builder, TorchModel
 from rlx.frontends.torch.namespaces import torch
+from rlx.frontends.torch.reading import Reading
 from rlx.frontends.torch.signature import Argument
 
 _KEYS = re.compile(r"\['?([^'\]]+)'?\]|\.(\w+)")
@@ -45,12 +48,24 @@ def model_of(
     graph_module: Any, inputs: Sequence[Given], name: str
 ) -> tuple[TorchModel, dict[str, int]]:
     """The model of a graph of ATen ops, and the place of each weight among the inputs."""
-    graph = graph_module.graph
     nodes = placeholders_of(graph_module)
-    fakes = [n.meta.get("val") for n in nodes]
-    env = shape_env(fakes)
-    build = Builder(name, env.var_to_range if env is not None else {}, {})
-    written, sized, weights = written_bases(graph), bound_symbols(fakes), dict[str, int]()
+    env = shape_env([n.meta.get("val") for n in nodes])
+    ranges = env.var_to_range if env is not None else {}
+    operands = tuple(map(Place, range(len(nodes))))
+
+    def read(module: Any, known: NamedDims, _: Guards) -> TorchModel:
+        build = Builder(name, ranges, {}, known)
+        return _imported(build, EagerGraph(module, operands), inputs)
+
+    # Dynamo itself checks its guards
+    model = Reading(EagerGraph(graph_module, operands), ranges, {}, NO_GUARDS, read).model()
+    return model, {given.name: place for place, given in enumerate(inputs) if given.is_weight}
+
+
+def _imported(build: Builder, eager: EagerGraph, inputs: Sequence[Given]) -> TorchModel:
+    module, nodes = eager.module, placeholders_of(eager.module)
+    written = written_bases(module.graph)
+    sized = bound_symbols([n.meta.get("val") for n in nodes])
     for place, (node, given) in enumerate(zip(nodes, inputs, strict=True)):
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
@@ -58,17 +73,14 @@ def model_of(
             if given.is_weight and node not in written:
                 build.param(node, given.name, given.value)
                 build.sources[node] = Argument(given.name, place)
-                weights[given.name] = place
             elif node.users or _has_symbols(fake):
                 build.argument(node, place, given.name, as_stored=node not in written)
         elif isinstance(fake, torch.SymInt):
             _size(build, node, place, given.name, sized)
         else:
-            build.env[node] = given.value
-    names = [f"output{i}" for i in range(len(results_of(graph)))]
-    eager = EagerGraph(graph_module, tuple(map(Place, range(len(nodes)))))
-    made = build.model(eager, constants_of(graph_module), names, None, None, len(nodes))
-    return made, {n: p for n, p in weights.items() if n in made.weights}
+            build.env[node] = fake if isinstance(fake, int) else given.value
+    names = [f"output{i}" for i in range(len(results_of(module.graph)))]
+    return build.model(eager, constants_of(module), names, None, None, len(nodes))
 
 
 def results_of(graph: Any) -> list[Any]:

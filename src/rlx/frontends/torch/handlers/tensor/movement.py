@@ -119,6 +119,7 @@ def slice_(
     low, high = bounds_of(size, start, end)
     wanted = call.dims[axis]
     if step == 1:
+        call.require_equal(wanted, dim_max(high - low, 0))
         return x if wanted == size else ops.narrow(x, axis=axis, start=low, length=wanted)
     starts: list[DimLike] = [0] * rank(x)
     stops, steps = list(x.shape.dims), [1] * rank(x)
