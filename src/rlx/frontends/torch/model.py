@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.core.dim import Dim, DimLike
-from rlx.core.errors import UnsupportedError
+from rlx.core.errors import GraphError, UnsupportedError
 from rlx.core.public_calls import public, public_class
 from rlx.core.shape import Shape
 from rlx.cost.decision import Decision
@@ -136,7 +136,12 @@ class TorchModel(Bundle):
         if options is not None:
             options.require_all_outputs(self.name, "a module returns all of its results")
         model = self.for_session(session)
-        made = model.executable(session, options, params)
+        try:
+            made = model.executable(session, options, params)
+        except (GraphError, UnsupportedError) as error:  # no plan for all sizes
+            if self.reading is None or not self.graph.has_dynamic_dims:
+                raise
+            return self.reading.at_traced_sizes(error).compiled(session, options, params)
         others = None if self.reading is None else OtherSizes(model, session, options, params)
         return TorchProgram(model, made, frozenset(params or ()), others)
 

@@ -71,13 +71,14 @@ class Reading:
                 return self._with_names(known)
             except (GraphError, UnsupportedError) as error:
                 if not mended(known, error):
-                    return self._at_traced_sizes(error)
+                    return self.at_traced_sizes(error)
         return self._with_names(known)
 
     def _with_names(self, known: NamedDims) -> TorchModel:
         return self.read(self.eager.module, known, self.guards).readable(self)
 
-    def _at_traced_sizes(self, error: GraphError | UnsupportedError) -> TorchModel:
+    def at_traced_sizes(self, error: GraphError | UnsupportedError) -> TorchModel:
+        """The model for the sizes that torch traced with, as this is wrong with it for others."""
         traced = [_traced_size(i) for i in self._inputs()]
         if not any(_is_open(i) for i in self._inputs()) or None in traced:
             raise error
