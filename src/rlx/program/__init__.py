@@ -1,2 +1,2 @@
-"""Programs of one thread of a GPU as typed SSA: nodes, builder, text, verifier, interpreter, and
-the rewrites that expand what a target lacks."""
+"""Programs as typed SSA, of one thread of a GPU and of a vector unit: nodes, builder, text,
+verifiers, interpreters, and the rewrites that expand what a target lacks."""

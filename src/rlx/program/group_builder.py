@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.program import nodes as ir
-from rlx.program.nodes import Number, Type, Value
+from rlx.program.nodes import Number, Value
 from rlx.program.thread_builder import I32, ThreadBuilder, values_of
+from rlx.program.types import TileType, Type
 from rlx.program.values import BufferRef, SharedRef, Var
 
 
@@ -46,13 +47,13 @@ class GroupBuilder(ThreadBuilder):
 
     # -- tiles -----------------------------------------------------------------------------------
 
-    def tile_fill(self, tile: ir.TileType, number: Number = 0.0) -> Var:
+    def tile_fill(self, tile: TileType, number: Number = 0.0) -> Var:
         given = self.const(number, tile.dtype)
         return self.value(ir.TileFill(args=(given.value,), results=(Value(tile),)))
 
     def tile_load(
         self,
-        tile: ir.TileType,
+        tile: TileType,
         memory: SharedRef,
         index: Var | int,
         pitch: int,
@@ -135,17 +136,17 @@ class GroupBuilder(ThreadBuilder):
         results = tuple(Value(tile.dtype) for _ in range(self._held(tile.value.type)))
         return self.values(ir.TileElements(args=(tile.value,), results=results))
 
-    def tile_pack(self, tile: ir.TileType, elements: Sequence[Var]) -> Var:
+    def tile_pack(self, tile: TileType, elements: Sequence[Var]) -> Var:
         return self.value(ir.TilePack(args=values_of(elements), results=(Value(tile),)))
 
-    def tile_place(self, tile: ir.TileType) -> list[tuple[Var, Var]]:
+    def tile_place(self, tile: TileType) -> list[tuple[Var, Var]]:
         """Row and column of each element that this thread holds."""
         results = tuple(Value(I32) for _ in range(2 * self._held(tile)))
         made = self.values(ir.TilePlace(tile=tile, results=results))
         return list(zip(made[::2], made[1::2]))
 
     def _held(self, tile: Type) -> int:
-        assert isinstance(tile, ir.TileType)
+        assert isinstance(tile, TileType)
         return tile.rows * tile.columns // self.made.warp
 
     # -- asynchronous copies ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
 from rlx.core.dtype import DType
+from rlx.program.types import TileType, Type, dtype_of
 
 Number = bool | int | float
 Class = TypeVar("Class", bound=type)
@@ -31,26 +32,6 @@ def immutable(*, kw_only: bool = False) -> Callable[[Class], Class]:
 Scope = Literal["warp", "block", "cluster"]
 
 
-@dataclass(frozen=True, slots=True)
-class TileType:
-    """A matrix whose elements are spread over the threads of a warp.
-
-    Operand `a` is m×k, `b` is k×n, the accumulator `c` is m×n. Which thread holds which element is
-    the target's choice: `TilePlace` gives it where a program must know.
-    """
-
-    role: Literal["a", "b", "c"]
-    rows: int
-    columns: int
-    dtype: DType
-
-    def __str__(self) -> str:
-        return f"{self.role}{self.rows}x{self.columns}.{self.dtype}"
-
-
-Type = DType | TileType
-
-
 @immutable()
 class Value:
     """What a node makes, in every thread that executes it."""
@@ -60,7 +41,7 @@ class Value:
     @property
     def dtype(self) -> DType:
         """Of the number, or of the tile's elements."""
-        return self.type.dtype if isinstance(self.type, TileType) else self.type
+        return dtype_of(self.type)
 
 
 @immutable()

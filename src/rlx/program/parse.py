@@ -13,10 +13,11 @@ from rlx.core.dim import Dim, DimLike, dim_max, dim_min, is_static
 from rlx.core.dtype import DType
 from rlx.core.errors import GraphError
 from rlx.program import nodes as ir
-from rlx.program.nodes import Node, Region, TileType, Type, Value, attr_names
+from rlx.program.nodes import Node, Region, Value, attr_names
 from rlx.program.program import Access, Buffer, Mbarrier, Program, Scalar, Shared, Table
 from rlx.program.tensor_map import OuterDim, TensorMap, WindowAxis
 from rlx.program.text import INDENT, mnemonic
+from rlx.program.types import TileType, Type
 
 KINDS: dict[str, type[Node]] = {
     mnemonic(k): k

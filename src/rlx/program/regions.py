@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rlx.program import nodes as ir
-from rlx.program.nodes import BinaryOp, Node, Number, Region, Type, Value, attr_names
+from rlx.program.nodes import BinaryOp, Node, Number, Region, Value, attr_names
 from rlx.program.program import Program
+from rlx.program.types import Type
 
 PURE = frozenset((
     ir.Const, ir.Position, ir.Binary, ir.Compare, ir.Unary, ir.Call, ir.Fma, ir.Select,

@@ -22,8 +22,7 @@ class Var:
 
     @property
     def dtype(self) -> DType:
-        kind = self.value.type
-        return kind if isinstance(kind, DType) else kind.dtype
+        return self.value.dtype
 
     def _binary(self, op: BinaryOp, other: Var | Number, *, is_right: bool = False) -> Var:
         builder = self.builder

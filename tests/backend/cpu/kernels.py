@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+import rlx
 from rlx.backends.cpu.codegen.loop.emit import emit, legal
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.compile import Native
@@ -18,13 +20,25 @@ from rlx.backends.cpu.llvm.function import module
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.schedule.loop_schedule import Schedule, choose, scratch_bytes, sizes_of
 from rlx.core.dim import evaluate, product
-from rlx.kernel.expr import Kernel
+from rlx.kernel.expr import Kernel, Reduce
+from rlx.kernel.lower.loop import loop_kernel
+from rlx.kernel.refusal import NotLowered
+from rlx.ops.draw import Draw
+from rlx.ops.op import Kind, Op, table
 from tests.backend.cpu.guarded import PAGE, guarded
 
 _libc = ctypes.CDLL(None)
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
 PAD = 64
 """Elements around every operand and result, to see what is written outside."""
+
+
+LOOPS = [
+    o
+    for o in table().values()
+    if not o.why_no_cases and o.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.ROW, Kind.MOVEMENT)
+]
+"""Ops that are loop kernels by themselves."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,34 @@ class Work:
     kernel: Kernel
     arrays: Sequence[np.ndarray]
     sizes: Mapping[str, int]
+
+
+def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
+    """Drawn applications of an op that form kernels the backend takes, and the expected results."""
+    works: list[Work] = []
+    wants: list[object] = []
+    for seed in seeds:
+        draw = Draw([zlib.crc32(op.name.encode()), seed])
+        case = draw.case(op)
+        arrays = draw.arrays(case)
+        g = rlx.Graph(op.name)
+        inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
+        try:
+            node = g.node(op, inputs, case.attrs)
+            kernel = loop_kernel(node)
+        except NotLowered:
+            continue
+        if is_refused(kernel):
+            continue
+        works.append(Work(kernel, arrays, {}))
+        wants.append(op.run(arrays, case.attrs))
+    return works, wants
+
+
+def is_refused(kernel: Kernel) -> bool:
+    """The one kind of loop that the backend does not take: a product along complex numbers."""
+    return any(isinstance(n, Reduce) and n.fold == "prod" and n.dtype.is_complex
+               for n in kernel.nodes)  # fmt: skip
 
 
 class Batch:

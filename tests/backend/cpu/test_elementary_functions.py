@@ -15,9 +15,11 @@ pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
-from rlx.backends.cpu.llvm.builder import ELEMENT, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.compile import Native
 from rlx.backends.cpu.llvm.function import Function, module
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 
 COUNT = 200_000
@@ -69,7 +71,7 @@ def _loop(name: str, isa: Isa, dtype: DType) -> Function:
         for k in range(2 if name in PAIRS else 1):
             place = code.let(f"getelementptr {element}, ptr %a{k}, i64 {i}")
             text = code.let(f"load {code.vector(element)}, ptr {place}, align 4")
-            args.append(Vec(code, text, dtype))
+            args.append(code.vector_of(text, dtype))
         value = arith.apply(name, args, {}, dtype)
         place = code.let(f"getelementptr {element}, ptr %y, i64 {i}")
         code.do(f"store {value.type} {value.text}, ptr {place}, align 4")

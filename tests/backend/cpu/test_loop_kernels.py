@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 
-import rlx
-from rlx.kernel.expr import Kernel, Reduce
-from rlx.kernel.lower.loop import loop_kernel
-from rlx.kernel.refusal import NotLowered
-from rlx.ops.draw import Draw
-from rlx.ops.op import Kind, Op, table
+from rlx.ops.op import Op
 
 pytest.importorskip("llvmlite")
 
 from rlx.backends.cpu.isa import AVX2, SSE2, Isa, host
-from tests.backend.cpu.kernels import Batch, Work, assert_close
+from tests.backend.cpu.kernels import LOOPS, Batch, assert_close, works_of
 from tests.effort import sample, tries
 
 CASES = tries(3, 8)
-LOOPS = [
-    o
-    for o in table().values()
-    if not o.why_no_cases and o.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.ROW, Kind.MOVEMENT)
-]
-
-
-def works_of(op: Op, seeds: range) -> tuple[list[Work], list[object]]:
-    """Drawn applications of an op that form kernels the backend takes, and the expected results."""
-    works: list[Work] = []
-    wants: list[object] = []
-    for seed in seeds:
-        draw = Draw([zlib.crc32(op.name.encode()), seed])
-        case = draw.case(op)
-        arrays = draw.arrays(case)
-        g = rlx.Graph(op.name)
-        inputs = [g.input(f"x{i}", rlx.Shape(s.dims, s.dtype)) for i, s in enumerate(case.specs)]
-        try:
-            node = g.node(op, inputs, case.attrs)
-            kernel = loop_kernel(node)
-        except NotLowered:
-            continue
-        if is_refused(kernel):
-            continue
-        works.append(Work(kernel, arrays, {}))
-        wants.append(op.run(arrays, case.attrs))
-    return works, wants
-
-
-def is_refused(kernel: Kernel) -> bool:
-    """The one kind of loop that the backend does not take: a product along complex numbers."""
-    return any(isinstance(n, Reduce) and n.fold == "prod" and n.dtype.is_complex
-               for n in kernel.nodes)  # fmt: skip
 
 
 def check(op: Op, isa: Isa, seeds: range) -> int:

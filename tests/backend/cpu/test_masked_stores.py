@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlx.backends.cpu.isa import AVX2, NEON, SSE2, Isa, host
-from rlx.backends.cpu.llvm.builder import Vec
 from rlx.backends.cpu.llvm.compile import Native, assembled
 from rlx.backends.cpu.llvm.function import Function, module
 from rlx.backends.cpu.llvm.function_writer import Writer
@@ -43,7 +42,7 @@ def function(number: int, case: Case, isa: Isa) -> Function:
     value = w.load(0, 0, wide)
     mask = ", ".join(f"i1 {'true' if n in chosen else 'false'}" for n in range(lanes))
     value = value if dtype.is_float else value.to(dtype)
-    w.store(value, 1, 0, dtype, 1, Vec(w.code, f"<{mask}>", DType.BOOL))
+    w.store(value, 1, 0, dtype, 1, w.code.vector_of(f"<{mask}>", DType.BOOL))
     return w.function(f"store{number}")
 
 

@@ -30,10 +30,10 @@ from rlx.kernel.lower.contract import contraction
 from rlx.kernel.lower.loop import loop_kernel
 from rlx.program.builder import Builder
 from rlx.program.functions import FUNCTIONS
-from rlx.program.nodes import TileType
 from rlx.program.parse import parse
 from rlx.program.program import Program
 from rlx.program.text import text as text_of
+from rlx.program.types import TileType
 from rlx.program.verify import verify
 from tests.backend.gpu import laws
 from tests.backend.gpu.regions import CASES, Case, block, of, transposed

@@ -10,9 +10,9 @@ from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.program.builder import Builder
 from rlx.program.interpret.run import launch
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
 from rlx.program.tensor_map import OuterDim
+from rlx.program.types import TileType
 from rlx.program.values import Var
 from rlx.program.verify import verify
 

@@ -16,8 +16,8 @@ from rlx.program.builder import Builder
 from rlx.program.errors import LaunchError
 from rlx.program.interpret.groups import places
 from rlx.program.interpret.run import launch
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.values import BufferRef, Var
 from tests.backend.gpu import kernels
 from tests.backend.gpu.kernels import run

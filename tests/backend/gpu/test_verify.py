@@ -15,11 +15,12 @@ from rlx.program import nodes as ir
 from rlx.program.builder import Builder
 from rlx.program.check.form import FORMS
 from rlx.program.errors import ProgramError
-from rlx.program.nodes import Region, TileType, Value
+from rlx.program.nodes import Region, Value
 from rlx.program.parse import KINDS, parse
 from rlx.program.program import Program
 from rlx.program.tensor_map import OuterDim
 from rlx.program.text import text
+from rlx.program.types import TileType, Type
 from rlx.program.uniformity import Uniformity, Varies
 from rlx.program.verify import Limits, verify
 from tests.backend.gpu import kernels
@@ -53,7 +54,7 @@ def node(kind: type[ir.Node], args: tuple[Value, ...], results: tuple[Value, ...
 
 
 def with_node(
-    kind: type[ir.Node], given: tuple[ir.Type, ...], made: tuple[ir.Type, ...], **attrs: object
+    kind: type[ir.Node], given: tuple[Type, ...], made: tuple[Type, ...], **attrs: object
 ) -> Program:
     """A program with one node, of scalars."""
     b = Builder("planted", block=32)
@@ -455,8 +456,8 @@ def test_every_kind_of_node_has_a_form() -> None:
 )
 def test_the_form_of_nodes(
     kind: type[ir.Node],
-    args: tuple[ir.Type, ...],
-    results: tuple[ir.Type, ...],
+    args: tuple[Type, ...],
+    results: tuple[Type, ...],
     attrs: dict[str, object],
     why: str,
 ) -> None:

@@ -17,8 +17,8 @@ from rlx.core.dtype import DType
 from rlx.program.builder import Builder
 from rlx.program.functions import FUNCTIONS
 from rlx.program.interpret.run import launch
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.verify import verify
 from tests.backend.gpu import kernels, laws
 from tests.backend.metal import emulate, host

@@ -12,8 +12,8 @@ from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dtype import DType
 from rlx.ops import op as table
 from rlx.program.builder import Builder
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.values import Var
 
 Array = np.ndarray[Any, Any]

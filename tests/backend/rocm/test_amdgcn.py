@@ -19,8 +19,8 @@ from rlx.kernel.lower.loop import loop_kernel
 from rlx.program import nodes as ir
 from rlx.program.builder import Builder
 from rlx.program.functions import FUNCTIONS
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.verify import verify
 from tests.backend.gpu import kernels, laws
 from tests.backend.gpu.regions import CASES

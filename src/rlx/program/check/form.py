@@ -12,8 +12,9 @@ from typing import Any
 
 from rlx.program import nodes as ir
 from rlx.program.check.signatures import distinct_nodes
-from rlx.program.nodes import Node, TileType, attr_names
+from rlx.program.nodes import Node, attr_names
 from rlx.program.program import Program
+from rlx.program.types import TileType
 
 Fault = tuple[Node | None, str]
 MANY = 1 << 20

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from rlx.program import nodes as ir
 from rlx.program.nodes import Node, Region, Value, attr_names
 from rlx.program.program import Program
+from rlx.program.types import TileType
 
 Fault = tuple[Node | None, str]
 Range = tuple[int, int]
@@ -131,7 +132,7 @@ def _width(node: Node) -> int:
 
 def _reach(node: ir.TileLoad | ir.TileStore) -> int:
     tile = node.result.type if isinstance(node, ir.TileLoad) else node.args[1].type
-    assert isinstance(tile, ir.TileType)
+    assert isinstance(tile, TileType)
     rows, columns = tile.rows, tile.columns
     if isinstance(node, ir.TileLoad) and node.is_transposed:
         rows, columns = columns, rows

@@ -10,9 +10,10 @@ from rlx.core.dtype import DType
 from rlx.program import nodes as ir
 from rlx.program.check.signatures import distinct_nodes
 from rlx.program.functions import FLOATS, FUNCTIONS
-from rlx.program.nodes import Node, Region, TileType, Type, Value
+from rlx.program.nodes import Node, Region, Value
 from rlx.program.program import Program
 from rlx.program.tensor_map import MAX_OUTER
+from rlx.program.types import TileType, Type
 
 BOOL, I32, I64 = DType.BOOL, DType.I32, DType.I64
 Fault = tuple[Node | None, str]

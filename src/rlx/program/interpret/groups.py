@@ -11,7 +11,8 @@ import numpy as np
 from rlx.program import nodes as ir
 from rlx.program.interpret.arithmetic import BINARIES
 from rlx.program.interpret.threads import Mask, Threads
-from rlx.program.nodes import Node, TileType
+from rlx.program.nodes import Node
+from rlx.program.types import TileType, Type
 
 Array = np.ndarray[Any, Any]
 TILE_ROW_BYTES = 16
@@ -279,7 +280,7 @@ class Groups(Threads):
             self.values[result] = np.tile(found[i % 2][:, i // 2], warps).astype(np.int32)
 
 
-def _tile(kind: ir.Type) -> TileType:
+def _tile(kind: Type) -> TileType:
     assert isinstance(kind, TileType)
     return kind
 

@@ -16,8 +16,9 @@ from rlx.program import nodes as ir
 from rlx.program.interpret.memory import Accesses, Memory
 from rlx.program.interpret.order import BlockOrder, Order, ThreadOrder
 from rlx.program.interpret.shadow import Shadow
-from rlx.program.nodes import Node, TileType, Value
+from rlx.program.nodes import Node, Value
 from rlx.program.program import Program
+from rlx.program.types import TileType
 
 Array = np.ndarray[Any, Any]
 Mask = Array | None

@@ -19,9 +19,10 @@ from rlx.backends.cpu.library.strided_copy import (
     step,
     vector_loop,
 )
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType
 from rlx.core.extent import CAPACITY_EXCEEDED, ceiling, measured_in

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.function_nodes import I1, I64
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Scalar
 from rlx.core.dtype import DType
+from rlx.program.types import POINTER, Type
+
+KINDS: dict[str, Type] = {"i64": I64, "i1": I1, "ptr": POINTER}
 
 
 class Variable:
     """A variable, an i64 or of another type."""
 
     def __init__(self, code: Code, value: Bound, kind: str = "i64") -> None:
-        self._code, self._kind, self._slot = code, kind, code.slot(kind)
+        self._code, self._kind = code, KINDS[kind]
+        self._slot = code.local(self._kind)
         self.set(value)
 
-    def get(self) -> str:
-        return self._code.let(f"load {self._kind}, ptr {self._slot}")
+    def get(self) -> Scalar:
+        return self._code.fetch_uniform(self._slot, self._kind)
 
     def set(self, value: Bound) -> None:
-        self._code.do(f"store {self._kind} {value}, ptr {self._slot}")
+        self._code.put_uniform(self._slot, value, self._kind)
 
     def add(self, value: Bound) -> None:
         self.set(self._code.i64("add", self.get(), value))
@@ -30,32 +36,25 @@ class Variable:
 @contextmanager
 def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
     """A while loop; the condition is emitted in its header."""
-    head, body, done = (code.label() for _ in range(3))
-    code.do(f"br label %{head}")
-    code.lines.append(f"{head}:")
-    code.do(f"br i1 {condition()}, label %{body}, label %{done}")
-    code.lines.append(f"{body}:")
-    yield
-    code.do(f"br label %{head}")
-    code.lines.append(f"{done}:")
+    with code.loop_while(condition):
+        yield
 
 
 @contextmanager
 def each_bit(code: Code, bits: str) -> Generator[str]:
     """The indices of the set bits of an i64, from the lowest."""
     left = Variable(code, bits)
-    with loop_while(code, lambda: code.let(f"icmp ne i64 {left.get()}, 0")):
+    with loop_while(code, lambda: code.compare("ne", left.get(), 0)):
         now = left.get()
         yield code.intrinsic("cttz.i64", "i64", f"i64 {now}", "i1 true")
-        less = code.let(f"sub i64 {now}, 1")
-        left.set(code.let(f"and i64 {now}, {less}"))
+        left.set(code.integer("and", now, code.integer("sub", now, 1)))
 
 
 def is_first_task(w: Writer) -> str:
     """Is this the task with unit 0, which always runs?"""
-    return w.code.let("icmp eq i64 %start, 0")
+    return w.code.compare("eq", "%start", 0)
 
 
 def store_i64(w: Writer, value: Bound, number: int, place: Bound) -> None:
     """An integer to an array of i64."""
-    w.code.do(f"store i64 {value}, ptr {w.pointer(number, place, DType.I64)}, align 8")
+    w.code.put_scalar(w.pointer(number, place, DType.I64), value, DType.I64, 8)

@@ -26,9 +26,9 @@ from rlx.backends.cpu.library.strided_copy import (
     unrolled_vector_loop,
     vector_loop,
 )
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.backends.cpu.schedule.loop import loop_task
 from rlx.core.dim import DimLike, lower_bound

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, is_static, product

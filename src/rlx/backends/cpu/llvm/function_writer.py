@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Function, Source, head_of
+from rlx.backends.cpu.llvm.function_nodes import I64
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
+from rlx.program.types import POINTER
 
 
 class Writer:
@@ -34,11 +37,8 @@ class Writer:
         """The value of a dim as an argument, even where it is static."""
         if dim not in self._sizes:
             name = f"%n{len(self._sizes)}"
-            at = f"{name}.at"
-            self.code.entry += [
-                f"  {at} = getelementptr i64, ptr %sizes, i64 {len(self._sizes)}",
-                f"  {name} = load i64, ptr {at}",
-            ]
+            number = len(self._sizes)
+            self.code.entry += self.code.element_of(name, f"{name}.at", "%sizes", number, I64)
             self._sizes[dim] = name
         return self._sizes[dim]
 
@@ -46,10 +46,8 @@ class Writer:
         """The address of a buffer of the task."""
         if number not in self._buffers:
             name = f"%b{number}"
-            self.code.entry += [
-                f"  {name}.at = getelementptr ptr, ptr %buffers, i64 {number}",
-                f"  {name} = load ptr, ptr {name}.at",
-            ]
+            at = f"{name}.at"
+            self.code.entry += self.code.element_of(name, at, "%buffers", number, POINTER)
             self._buffers[number] = name
         return self._buffers[number]
 
@@ -68,8 +66,8 @@ class Writer:
         found: list[Bound] = []
         for dim in reversed(dims[1:]):
             size = self.size(dim)
-            found.append(self.code.let(f"urem i64 {number}, {size}"))
-            number = self.code.let(f"udiv i64 {number}, {size}")
+            found.append(self.code.integer("rem", number, size, DType.U64))
+            number = self.code.integer("div", number, size, DType.U64)
         return [*([number] if dims else []), *reversed(found)]
 
     def pointer(self, number: int, place: Bound, dtype: DType) -> str:
@@ -102,15 +100,13 @@ class Writer:
 
     def fail(self, condition: str, number: int) -> None:
         """Return a failure number if the i1 holds."""
-        with self.code.when(condition):
-            self.code.do(f"ret i32 {number}")
-            self.code.lines.append(f"{self.code.label('never')}:")
+        self.code.fail(condition, number)
 
     def function(self, name: str, before: Sequence[str] = ()) -> Function:
         """The finished function, after those that it calls."""
-        self.code.do("ret i32 0")
+        self.code.leave()
         text = "\n".join([*before, self.code.function(head_of(name))])
-        return Function(name, text, tuple(self.code.shared.items()))
+        return Function(name, text, tuple(self.code.shared.items()), self.code.program(name))
 
     def source(self, name: str) -> Source:
         """The finished function, and the dims that it takes as arguments."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rlx.backends.cpu.llvm.builder import Number, Vec, fma
+from rlx.backends.cpu.llvm.values import Vec, fma
+from rlx.program.nodes import Number
 
 RELAXED = "wasm.relaxed.madd"
 _RELAXED_CALL = re.compile(
@@ -16,7 +17,7 @@ _RELAXED_CALL = re.compile(
 
 def multiply_add(x: Vec, y: Vec | Number, z: Vec | Number) -> Vec:
     """x · y + z, fused where that is one instruction."""
-    return x.call("fma", y, z) if x.is_float and x.code.isa.has_fma else x * y + z
+    return x.fma(x.like(y), x.like(z)) if x.is_float and x.code.isa.has_fma else x * y + z
 
 
 def relaxed_multiply_add(x: Vec, y: Vec, z: Vec) -> Vec:

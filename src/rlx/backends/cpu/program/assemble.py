@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm import builder
-from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function import Function, TaskCode
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.call_context import Word
 from rlx.backends.cpu.program.dim_formulas import Formulas
 from rlx.backends.cpu.program.step_tables import (
@@ -113,10 +113,10 @@ class FunctionWriter:
         if not self._weights:
             self._weights = self.code.name("weights")
             place = f"{self._weights}.at"
-            self.code.entry += [
+            self.code.enter(
                 f"  {place} = getelementptr i64, ptr %context, i64 {Word.WEIGHTS.value}",
                 f"  {self._weights} = load ptr, ptr {place}",
-            ]
+            )
         return self.offset(self._weights, self.value(at))
 
     def align(self, count: Bound) -> Bound:
@@ -128,9 +128,9 @@ class FunctionWriter:
         """Leave with a code that is not 0."""
         code, bad, on = self.code, self.code.label("bad"), self.code.label("on")
         code.do(f"br i1 {code.let(f'icmp ne i32 {result}, 0')}, label %{bad}, label %{on}")
-        code.lines.append(f"{bad}:")
+        code.place(bad)
         code.do(f"ret i32 {result}")
-        code.lines.append(f"{on}:")
+        code.place(on)
 
     def function(self, name: str, head: str) -> Function:
         return Function(name, self.code.function(head), tuple(self.code.shared.items()))
@@ -219,11 +219,11 @@ class StepWriter(FunctionWriter):
             table, words = f"{name}.rows", ", ".join(f"i64 {w}" for w in self.table)
             kind = f"[{len(self.table)} x i64]"
             self.code.shared[table] = f"@{table} = internal constant {kind} [{words}], align 64"
-            self.code.entry.append(f"  %rows = getelementptr i8, ptr @{table}, i64 0")
-        self.code.entry += [
+            self.code.enter(f"  %rows = getelementptr i8, ptr @{table}, i64 0")
+        self.code.enter(
             f"  {self.buffers} = alloca [{self.most[0]} x ptr], align 64",
             f"  {self.sizes} = alloca [{self.most[1]} x i64], align 64",
-        ]
+        )
         return self.function(name, f"define internal i32 @{name}({args}) noinline")
 
     # -- addresses ------------------------------------------------------------------------------
@@ -352,15 +352,15 @@ class StepWriter(FunctionWriter):
         changed = self.word(Word.CHANGED)
         test, yes, done = (code.label() for _ in range(3))
         code.do(f"br i1 {code.let(f'icmp eq ptr {changed}, null')}, label %{yes}, label %{test}")
-        code.lines.append(f"{test}:")
+        code.place(test)
         byte = code.let(f"load i8, ptr {self.offset(changed, number)}")
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
-        code.lines.append(f"{yes}:")
+        code.place(yes)
         self.value = Formulas(code, self.names.sizes, self.symbols)
         self._prepared(step, tasks)
         self.value = known
         code.do(f"br label %{done}")
-        code.lines.append(f"{done}:")
+        code.place(done)
 
     def _prepared(self, step: ProgramStep, tasks: range) -> None:
         if step.packed_offsets:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.call_context import Word
 from rlx.core.dim import Dim, DimLike, dim_max
 from rlx.core.extent import ceiling, of_symbol
@@ -183,7 +183,7 @@ class _Control:
         number = self.step.number + max(1, sum(t is not None for t in self.step.copies))
         code.do(f"store i64 {number << 32 | 1}, ptr {self.writer.word_at(Word.FAILED)}")
         code.do("ret i32 1")
-        code.lines.append(f"{code.label('never')}:")
+        code.place(code.label("never"))
 
     def _flag(self, address: str) -> str:
         byte = self.code.let(f"load i8, ptr {address}")
@@ -204,17 +204,17 @@ class _Control:
         head, body, done = (code.label() for _ in range(3))
         turn = code.slot("i64")
         code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
-        code.lines.append(f"{head}:")
+        code.place(head)
         now = code.let(f"load i64, ptr {turn}")
         if control.limit is not None:
             more, test = code.let(f"icmp slt i64 {now}, {control.limit}"), code.label()
             code.do(f"br i1 {more}, label %{test}, label %{done}")
-            code.lines.append(f"{test}:")
+            code.place(test)
         before, after = carries.places(now)
         before += self.operands[control.num_carries :]
         self.call(control.condition, [*before, flag], inside)
         code.do(f"br i1 {self._flag(flag)}, label %{body}, label %{done}")
-        code.lines.append(f"{body}:")
+        code.place(body)
         with self.writer.apart():
             next_ = code.i64("add", now, 1)
             if rows:
@@ -224,7 +224,7 @@ class _Control:
             self.settle(self._news(inputs, [o.shape for o in control.body.graph.outputs]))
             self._poll()
             code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
-        code.lines.append(f"{done}:")
+        code.place(done)
         turns = code.let(f"load i64, ptr {turn}")
         if rows:
             self.put_size(f"{node.attrs['extent']}.rows", turns)

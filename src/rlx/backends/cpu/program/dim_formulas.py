@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.core.atoms import Atom, Monomial, Symbol
 from rlx.core.dim import Dim, DimLike, provably_le
 from rlx.core.extent import is_measured

@@ -242,7 +242,7 @@ class _Main(_Words):
         code.do(f"switch i64 {mode}, label %{labels[Mode.NEED]} [ {cases} ]")
         writers = (self._need, self._prologue, self._call, self._step, self._finish)
         for mode_, write in zip(Mode, writers):
-            code.lines.append(f"{labels[mode_]}:")
+            code.place(labels[mode_])
             self._fresh()
             write()
         run = self.function("run", "define dso_local i32 @run(ptr %context)")

@@ -11,7 +11,8 @@ from rlx.backends.cuda.ptx.memory import HALVES, SWIZZLE_BYTES, Memory, SharedIn
 from rlx.backends.cuda.ptx.text import BF16, BOOL, F32, kind_of
 from rlx.core.dtype import DType
 from rlx.program import nodes as ir
-from rlx.program.nodes import TileType, Value
+from rlx.program.nodes import Value
+from rlx.program.types import TileType
 
 I32 = DType.I32
 ALL_LANES = "0xffffffff"

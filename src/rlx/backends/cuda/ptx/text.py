@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
-from rlx.program.nodes import Number, TileType, Value
+from rlx.program.nodes import Number, Value
 from rlx.program.program import Program
+from rlx.program.types import TileType
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
 CLASSES: Mapping[DType | None, tuple[str, str]] = {
@@ -104,7 +105,7 @@ class Text:
         kind = value.type
         if isinstance(kind, TileType):
             return [self.register(F32 if kind.dtype is F32 else None) for _ in range(_words(kind))]
-        return [self.register(kind)]
+        return [self.register(value.dtype)]
 
     def move(self, value: Value, to: Sequence[str], given: Sequence[str]) -> None:
         """Registers of one value copied to those of another of the same type."""

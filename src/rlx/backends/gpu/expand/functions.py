@@ -173,10 +173,8 @@ class Lane:
     def where(self, mask: Lane, other: Lane | Number) -> Lane:
         return Lane(self.var.where(mask.var, self.like(other).var))
 
-    def call(self, name: str, *others: Lane | Number) -> Lane:
-        assert name == "fma", f"the expansions call {name}, which is no SIMT node"
-        y, z = (self.like(o).var for o in others)
-        return Lane(self.var.builder.fma(self.var, y, z))
+    def fma(self, y: Lane, z: Lane) -> Lane:
+        return Lane(self.var.builder.fma(self.var, y.var, z.var))
 
     def abs(self) -> Lane:
         return Lane(abs(self.var))

@@ -9,8 +9,8 @@ from rlx.backends.gpu.machine import GpuMachine
 from rlx.core.dim import Dim
 from rlx.core.dtype import DType
 from rlx.program.builder import Builder
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.values import Var
 
 F32, I32 = DType.F32, DType.I32

@@ -12,7 +12,8 @@ from rlx.backends.metal.msl.memory import Memory, shared_name
 from rlx.backends.metal.msl.types import BF16, BOOL, F16, F32
 from rlx.core.dtype import DType
 from rlx.program import nodes as ir
-from rlx.program.nodes import TileType, Value
+from rlx.program.nodes import Value
+from rlx.program.types import TileType, Type
 
 SIDE = 8
 MATRICES = {F16: "simdgroup_half8x8", BF16: "simdgroup_bfloat8x8", F32: "simdgroup_float8x8"}
@@ -153,7 +154,7 @@ def _tile_of(value: Value) -> TileType:
     return value.type
 
 
-def _places(tile: ir.Type) -> Iterator[tuple[int, int]]:
+def _places(tile: Type) -> Iterator[tuple[int, int]]:
     """The first row and column of each matrix of a tile."""
     assert isinstance(tile, TileType)
     for row in range(0, tile.rows, SIDE):

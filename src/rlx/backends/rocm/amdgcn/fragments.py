@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.rocm.architecture import Architecture
-from rlx.program.nodes import TileType
+from rlx.program.types import TileType
 
 SIDE = 16
 """Rows and columns of every tile, and the depth of a product."""

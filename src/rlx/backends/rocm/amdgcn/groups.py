@@ -7,7 +7,8 @@ from rlx.backends.rocm.amdgcn.memory import LOCAL, Memory
 from rlx.backends.rocm.amdgcn.text import F32, I32, kind_of
 from rlx.core.dtype import DType
 from rlx.program import nodes as ir
-from rlx.program.nodes import TileType, Value
+from rlx.program.nodes import Value
+from rlx.program.types import TileType
 
 QUAD_PERMUTE = {1: 0xB1, 2: 0x4E, 3: 0x1B}
 """DPP controls: lanes of a group of four exchanged by xor."""

@@ -15,8 +15,9 @@ from rlx.backends.rocm.amdgcn.fragments import Fragments
 from rlx.backends.rocm.architecture import Architecture
 from rlx.core.dtype import DType
 from rlx.core.errors import UnsupportedError
-from rlx.program.nodes import Number, TileType, Type, Value
+from rlx.program.nodes import Number, Value
 from rlx.program.program import Program
+from rlx.program.types import TileType, Type, dtype_of
 
 BOOL, F16, BF16, F32, F64 = DType.BOOL, DType.F16, DType.BF16, DType.F32, DType.F64
 HALVES = (F16, BF16)
@@ -126,7 +127,7 @@ class Text:
         """The LLVM type of a value."""
         if isinstance(kind, TileType):
             return f"<{self.fragments.registers(self.tile(kind))} x {kind_of(kind.dtype)}>"
-        return kind_of(kind)
+        return kind_of(dtype_of(kind))
 
     def tile(self, kind: TileType) -> TileType:
         """The tile, if the architecture has it."""

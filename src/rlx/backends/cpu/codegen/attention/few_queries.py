@@ -32,9 +32,11 @@ from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, ho
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.kernel.attention import INF, MASK, Attention, K, Positional, Q, V
@@ -236,7 +238,7 @@ class Slots:
 
     def get(self) -> list[Vec]:
         kind = self.code.vector(ELEMENT[self.kind])
-        return [Vec(self.code, self.code.let(f"load {kind}, ptr {s}"), self.kind)
+        return [self.code.vector_of(self.code.let(f"load {kind}, ptr {s}"), self.kind)
                 for s in self.slots]  # fmt: skip
 
     def set(self, values: Sequence[Vec]) -> None:

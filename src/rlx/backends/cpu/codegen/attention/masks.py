@@ -8,7 +8,7 @@ from rlx.backends.cpu.codegen.attention.operands import has_one_mask, hidden, ma
 from rlx.backends.cpu.codegen.attention.query_block import KEY_BLOCK, QueryBlock
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
-from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 from rlx.kernel.attention import MASK, MaskOperand, Positional, Visibility
 

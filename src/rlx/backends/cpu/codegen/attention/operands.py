@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load
 from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
 from rlx.backends.cpu.library.strided_copy import load_index
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 from rlx.kernel import attention

@@ -12,8 +12,9 @@ from rlx.backends.cpu.codegen.gemm.register_tile import tile_function
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling
 from rlx.core.dim import Dim, DimLike, dim_max, is_static
 from rlx.core.dtype import DType

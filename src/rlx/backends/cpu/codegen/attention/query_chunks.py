@@ -16,7 +16,7 @@ from rlx.backends.cpu.codegen.attention.few_queries import (
 )
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.core.dim import DimLike
 from rlx.kernel.attention import Attention
 

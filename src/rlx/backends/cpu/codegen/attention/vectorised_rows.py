@@ -22,7 +22,8 @@ from rlx.backends.cpu.codegen.attention.query_block import BLOCKS_PER_POLL, KEY_
 from rlx.backends.cpu.codegen.gemm.register_transpose import for_each_vector, transpose_square
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.expression_vectors import on_vectors
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.kernel.attention import INF, K, Q, V
 
 
@@ -116,7 +117,7 @@ class VectorisedRows(MaskedBlock):
 
     def _kept(self, slots: Sequence[str]) -> list[Vec]:
         kind = self.code.vector(ELEMENT[self.kind])
-        return [Vec(self.code, self.code.let(f"load {kind}, ptr {s}"), self.kind) for s in slots]
+        return [self.code.verbatim(f"load {kind}, ptr {s}", self.kind) for s in slots]
 
     def _keep(self, slots: Sequence[str], values: Sequence[Vec]) -> None:
         self.code.do(*(f"store {v.type} {v.text}, ptr {s}" for s, v in zip(slots, values)))

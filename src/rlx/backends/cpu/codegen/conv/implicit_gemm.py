@@ -26,8 +26,9 @@ from rlx.backends.cpu.codegen.gemm.microkernel import require_evaluable
 from rlx.backends.cpu.codegen.gemm.register_tile import Kinds
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import (
     BLOCKS_PER_POLL,
     NoGemm,

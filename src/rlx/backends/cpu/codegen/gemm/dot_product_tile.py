@@ -10,7 +10,8 @@ from __future__ import annotations
 from rlx.backends.cpu.codegen.gemm.register_tile import RegisterSums, Tile
 from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.codegen.math.storage_types import stored
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 DOT_PRODUCTS = {
@@ -106,8 +107,9 @@ class DotProductSums(RegisterSums):
         """A sum plus the products of two groups."""
         code, kind = self.code, total.type
         if self.kinds[0] is DType.I16:
-            return total + Vec(code, code.intrinsic(name, kind, left, right), self.sums)
-        return Vec(code, code.intrinsic(name, kind, f"{kind} {total.text}", left, right), self.sums)
+            return total + code.vector_of(code.intrinsic(name, kind, left, right), self.sums)
+        product = code.intrinsic(name, kind, f"{kind} {total.text}", left, right)
+        return code.vector_of(product, self.sums)
 
 
 class DotProductTile(DotProductSums, Tile):

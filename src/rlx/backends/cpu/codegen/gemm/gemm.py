@@ -22,8 +22,9 @@ from rlx.backends.cpu.codegen.gemm.register_tile import edges, rows_function, ti
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.elementwise import cast, is_native
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import (
     BLOCKS_PER_POLL,
     ROW_BLOCK,

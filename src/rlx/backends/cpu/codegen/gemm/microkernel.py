@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Function, Source, head_of
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import NoGemm, Tiling
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType

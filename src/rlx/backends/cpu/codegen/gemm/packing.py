@@ -19,8 +19,8 @@ from rlx.backends.cpu.codegen.gemm.register_transpose import (
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, store
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED, stored, to_memory
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling, packed_batch, parts_of
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.multiply_add import relaxed_multiply_add
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.gemm_tiling import Tiling, sums_dtype
 from rlx.core.dtype import DType
 from rlx.kernel.contract import Contract
@@ -212,7 +214,7 @@ class RegisterSums:
     def load_sums(self) -> list[list[Vec]]:
         code, kind = self.code, self.code.vector(ELEMENT[self.sums])
         return [
-            [Vec(code, code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
+            [code.vector_of(code.let(f"load {kind}, ptr {s}"), self.sums) for s in run]
             for run in self.slots
         ]
 

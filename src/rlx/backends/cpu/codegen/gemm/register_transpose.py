@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 

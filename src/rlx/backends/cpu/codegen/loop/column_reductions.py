@@ -11,7 +11,7 @@ from rlx.backends.cpu.codegen.loop.liveness import Liveness
 from rlx.backends.cpu.codegen.loop.nest import LoopNest
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.scratch import Scratch
-from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.loop_schedule import ROW_WIDTH
 from rlx.core.dim import upper_bound
 from rlx.core.dtype import DType

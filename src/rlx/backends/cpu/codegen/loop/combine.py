@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.llvm.builder import Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Reduce
 

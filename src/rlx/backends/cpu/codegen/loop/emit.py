@@ -17,7 +17,6 @@ n if the n-th gathering load has an index out of range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
@@ -26,12 +25,15 @@ from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Function, head_of
+from rlx.backends.cpu.llvm.function_nodes import I64
 from rlx.backends.cpu.schedule.loop_schedule import Schedule, check, lanes_of, sizes_of
 from rlx.kernel.collapse import collapsed
 from rlx.kernel.decompose import decomposed
 from rlx.kernel.expr import Apply, Kernel
 from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
+from rlx.program.nodes import Node
+from rlx.program.types import POINTER
 
 
 def legal(kernel: Kernel) -> Kernel:
@@ -59,7 +61,6 @@ class Emitter:
         self.kernel, self.schedule = kernel, schedule
         self.code = Code(lanes_of(kernel, schedule, isa.vector_bytes), isa)
         self.sizes = {d: f"%s{i}" for i, d in enumerate(sizes_of(kernel))}
-        self.failures: list[str] = []
 
     def function(self, name: str) -> Function:
         code, schedule = self.code, self.schedule
@@ -67,14 +68,14 @@ class Emitter:
             self.streamed()
             schedule = replace(schedule, unroll=1)
         self.nests(schedule).emit()
-        code.do("ret i32 0")
-        code.lines += self.failures
+        code.leave()
         code.entry[:0] = self.arguments()
-        return Function(name, code.function(head_of(name)), tuple(code.shared.items()))
+        text, shared = code.function(head_of(name)), tuple(code.shared.items())
+        return Function(name, text, shared, code.program(name))
 
     def nests(self, schedule: Schedule, *, is_streaming: bool = False) -> StoreNests:
         context = LoopContext(self.kernel, schedule, self.code, self.sizes)
-        return StoreNests(context, self.failures, is_streaming=is_streaming)
+        return StoreNests(context, is_streaming=is_streaming)
 
     def streamed(self) -> None:
         """The nests with non-temporal stores, if buffers and range are aligned to cache lines."""
@@ -88,18 +89,24 @@ class Emitter:
         is_aligned = code.let(f"icmp eq i64 {low}, 0")
         yes, no = code.label("yes"), code.label("no")
         code.do(f"br i1 {is_aligned}, label %{yes}, label %{no}")
-        code.lines.append(f"{yes}:")
+        code.place(yes)
         self.nests(self.schedule, is_streaming=True).emit()
         code.do("fence seq_cst", "ret i32 0")
-        code.lines.append(f"{no}:")
+        code.place(no)
 
-    def arguments(self) -> Iterator[str]:
+    def arguments(self) -> list[Node]:
         """The entry block: loads of addresses and sizes."""
-        names = [f"%x{i}" for i in range(len(self.kernel.operands))]
+        code, names = self.code, [f"%x{i}" for i in range(len(self.kernel.operands))]
         names += [f"%y{i}" for i in range(len(self.kernel.results))]
-        for i, name in enumerate(names):
-            yield f"  %b{i} = getelementptr ptr, ptr %buffers, i64 {i}"
-            yield f"  {name} = load ptr, ptr %b{i}"
-        for i, name in enumerate(self.sizes.values()):
-            yield f"  %n{i} = getelementptr i64, ptr %sizes, i64 {i}"
-            yield f"  {name} = load i64, ptr %n{i}"
+        return [
+            *(
+                node
+                for i, name in enumerate(names)
+                for node in code.element_of(name, f"%b{i}", "%buffers", i, POINTER)
+            ),
+            *(
+                node
+                for i, name in enumerate(self.sizes.values())
+                for node in code.element_of(name, f"%n{i}", "%sizes", i, I64)
+            ),
+        ]

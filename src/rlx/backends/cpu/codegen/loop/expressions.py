@@ -8,7 +8,7 @@ from rlx.backends.cpu.codegen.loop.load_store import LoadStore
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.scratch import Scratch
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.llvm.builder import Vec
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 from rlx.core.errors import Error
 from rlx.kernel.expr import Apply, Choose, Const, Expr, Index, Inside, Load, Reduce, Size

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.vector_access import store_some
 from rlx.backends.cpu.codegen.math.storage_types import from_memory, stored, to_memory
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.backends.cpu.schedule.loop_schedule import MAX_SHUFFLED_STRIDE
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
@@ -16,12 +16,11 @@ from rlx.kernel.expr import Load, Store
 
 
 class LoadStore:
-    """Loads operands and stores results. A gathered index out of range leaves the function by a
-    block that is added to `failures`."""
+    """Loads operands and stores results. A gathered index out of range leaves the function."""
 
-    def __init__(self, context: LoopContext, failures: list[str], *, is_streaming: bool) -> None:
+    def __init__(self, context: LoopContext, *, is_streaming: bool) -> None:
         self.context, self.code, self.lanes = context, context.code, context.lanes
-        self.failures, self.is_streaming = failures, is_streaming
+        self.is_streaming = is_streaming
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -37,15 +36,15 @@ class LoadStore:
         if row is not None and not is_spread:
             moved = self.code.i64("mul", row.lane(), context.dim(node.stride))
             offset = self.code.i64("add", offset, moved)
-        element = ELEMENT[stored(node.dtype)]
-        where = self._pointer(f"%x{node.operand}", element, offset)
+        dtype = stored(node.dtype)
+        where = self.code.advanced(f"%x{node.operand}", offset, dtype)
         if is_spread and row is not None:
             places = row * self.code.splat(context.dim(node.stride), DType.I64)
             places = places if step == 0 else places + context.steps(step)
-            raw = self._gather(where, element, places)
+            raw = self._gather(where, dtype, places)
         else:
-            raw = self._strided(where, element, step)
-        return from_memory(Vec(self.code, raw, stored(node.dtype)), node.dtype)
+            raw = self._strided(where, dtype, step)
+        return from_memory(raw, node.dtype)
 
     def is_transposed(self, node: Load) -> bool:
         """Is it contiguous along the tile axis while the other axis is vectorised?"""
@@ -61,103 +60,61 @@ class LoadStore:
         offset, step = self.context.offset(node.at, 0), self.context.dim(node.at.coefficient(lane))
         rows: list[Vec] = []
         for _ in range(self.lanes):
-            where = self._pointer(f"%x{node.operand}", ELEMENT[dtype], offset)
-            rows.append(Vec(self.code, self._run(where, ELEMENT[dtype]), dtype))
+            where = self.code.advanced(f"%x{node.operand}", offset, dtype)
+            rows.append(self._run(where, dtype))
             offset = self.code.i64("add", offset, step)
         return [from_memory(v, node.dtype) for v in transposed(rows)]
 
-    def _pointer(self, base: str, element: str, offset: Bound) -> str:
-        return self.code.let(f"getelementptr {element}, ptr {base}, i64 {offset}")
-
-    def _strided(self, where: str, element: str, step: DimLike) -> str:
+    def _strided(self, where: str, dtype: DType, step: DimLike) -> Vec:
         if step == 0:
-            return self._uniform(where, element)
+            return self._uniform(where, dtype)
         if step == 1:
-            return self._run(where, element)
+            return self._run(where, dtype)
         if step == -1 and self.context.mask is None:
-            return self._backwards(where, element)
+            return self._backwards(where, dtype)
         if isinstance(step, int) and 1 < step <= MAX_SHUFFLED_STRIDE and self.context.mask is None:
-            return self._picked(where, element, step)
-        return self._gather(where, element, self.context.steps(step))
+            return self._picked(where, dtype, step)
+        return self._gather(where, dtype, self.context.steps(step))
 
-    def _uniform(self, where: str, element: str) -> str:
+    def _uniform(self, where: str, dtype: DType) -> Vec:
         """One element, broadcast. Under a guard it is loaded only if a lane needs it."""
-        code, kind = self.code, self.code.vector(element)
+        code = self.code
         if self.context.at.guard is None:
-            one = code.let(f"load {element}, ptr {where}")
-        else:
-            wanted = self.context.mask.any() if self.context.mask else "true"
-            first = code.let(
-                f"insertelement {code.vector('i1')} zeroinitializer, i1 {wanted}, i32 0"
-            )
-            found = self._masked_load(where, element, first)
-            one = code.let(f"extractelement {kind} {found}, i32 0")
-        head = code.let(f"insertelement {kind} poison, {element} {one}, i32 0")
-        order = f"{code.vector('i32')} zeroinitializer"
-        return code.let(f"shufflevector {kind} {head}, {kind} poison, {order}")
+            return code.splat(code.fetch_scalar(where, dtype), dtype)
+        first = code.first_lane(self.context.mask.any() if self.context.mask else "true")
+        return code.splat(code.fetch(where, dtype, dtype.itemsize, first).lane(), dtype)
 
-    def _run(self, where: str, element: str) -> str:
-        mask = self.context.mask
-        if mask is None:
-            return self.code.let(
-                f"load {self.code.vector(element)}, ptr {where}, align {_bytes(element)}"
-            )
-        return self._masked_load(where, element, mask.text)
+    def _run(self, where: str, dtype: DType) -> Vec:
+        return self.code.fetch(where, dtype, dtype.itemsize, self.context.mask)
 
-    def _masked_load(self, where: str, element: str, mask: str) -> str:
-        code, kind = self.code, self.code.vector(element)
-        return code.intrinsic(
-            f"masked.load.{code.suffix(element)}.p0",
-            kind,
-            f"ptr align {_bytes(element)} {where}",
-            f"{code.vector('i1')} {mask}",
-            f"{kind} zeroinitializer",
-        )
+    def _backwards(self, where: str, dtype: DType) -> Vec:
+        last = self.lanes - 1
+        first = self.code.advanced(where, -last, dtype)
+        run = self.code.fetch(first, dtype, dtype.itemsize)
+        return run.shuffled([last - n for n in range(self.lanes)])
 
-    def _backwards(self, where: str, element: str) -> str:
-        code, kind, last = self.code, self.code.vector(element), self.lanes - 1
-        first = code.let(f"getelementptr {element}, ptr {where}, i64 {-last}")
-        run = code.let(f"load {kind}, ptr {first}, align {_bytes(element)}")
-        order = ", ".join(f"i32 {last - n}" for n in range(self.lanes))
-        picks = f"{code.vector('i32')} <{order}>"
-        return code.let(f"shufflevector {kind} {run}, {kind} poison, {picks}")
-
-    def _picked(self, where: str, element: str, step: int) -> str:
+    def _picked(self, where: str, dtype: DType, step: int) -> Vec:
         """Every step-th element of contiguous vectors. The last vector ends with the last element
         needed, as nothing after it may be read."""
         lanes = self.lanes
         last = (lanes - 1) * (step - 1)
         starts = [min(lanes * n, last) for n in range(step)]
-        runs = [self._run(self._pointer(where, element, s), element) for s in starts]
-        made, filled = runs[0], -(-lanes // step)
+        runs = [self._run(self.code.advanced(where, s, dtype), dtype) for s in starts]
+        picked, filled = runs[0], -(-lanes // step)
         for start, run in zip(starts[1:], runs[1:]):
             until = (start + lanes - 1) // step + 1
             fresh = [lanes + n * step - start for n in range(filled, until)]
-            picks = [n * step for n in range(filled)] if made == runs[0] else list(range(filled))
-            made = self._blend(made, run, [*picks, *fresh], element)
+            is_first = picked is runs[0]
+            picks = [n * step for n in range(filled)] if is_first else list(range(filled))
+            picks += fresh
+            picked = picked.joined(run, [*picks, *[-1] * (lanes - len(picks))])
             filled = until
-        return made
+        return picked
 
-    def _blend(self, a: str, b: str, picks: list[int], element: str) -> str:
-        """A two-input shuffle; the other lanes are poison."""
-        kind, rest = self.code.vector(element), [-1] * (self.lanes - len(picks))
-        order = ", ".join("i32 poison" if p < 0 else f"i32 {p}" for p in [*picks, *rest])
-        mask = f"{self.code.vector('i32')} <{order}>"
-        return self.code.let(f"shufflevector {kind} {a}, {kind} {b}, {mask}")
-
-    def _gather(self, where: str, element: str, places: Vec) -> str:
-        code, kind = self.code, self.code.vector(element)
-        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
-        return code.intrinsic(
-            f"masked.gather.{code.suffix(element)}.v{self.lanes}p0",
-            kind,
-            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
-            f"{code.vector('i1')} {self._mask_text()}",
-            f"{kind} zeroinitializer",
-        )
-
-    def _mask_text(self) -> str:
-        return self.context.mask.text if self.context.mask else "splat (i1 true)"
+    def _gather(self, where: str, dtype: DType, places: Vec) -> Vec:
+        addresses = self.code.spread(where, places, dtype)
+        mask = self.context.mask if self.context.mask else None
+        return self.code.gather(addresses, dtype, dtype.itemsize, mask)
 
     def _check_rows(self, row: Vec, node: Load) -> None:
         """Return an error code where a gathered row is out of range."""
@@ -169,36 +126,29 @@ class LoadStore:
         number = [n for n in self.context.kernel.nodes if isinstance(n, Load) and n.args].index(
             node
         ) + 1
-        fail, on = f"fail{number}", code.label("on")
-        code.do(f"br i1 {is_bad.any()}, label %{fail}, label %{on}")
-        code.lines.append(f"{on}:")
-        block = f"{fail}:\n  ret i32 {number}"
-        if block not in self.failures:
-            self.failures.append(block)
+        code.fail_together(is_bad, number)
 
     # -- stores ---------------------------------------------------------------------------------
 
     def store(self, store: Store, copy: int, value: Vec) -> None:
         """Store a computed value: an output may alias an input."""
-        dtype = store.value.dtype
-        element = ELEMENT[stored(dtype)]
-        made = to_memory(value, dtype)
+        raw = to_memory(value, store.value.dtype)
+        code, dtype = self.code, raw.dtype
         step = store.at.coefficient(self.context.at.lane) if self.context.at.lane else 0
-        where = self._pointer(f"%y{store.result}", element, self.context.offset(store.at, copy))
+        where = code.advanced(f"%y{store.result}", self.context.offset(store.at, copy), dtype)
         if step == 0:
-            self.code.do(f"store {element} {made.lane()}, ptr {where}")
-        elif step != 1 and self._has_masked_stores(step, element):
-            self._spread(where, element, step, made)
+            code.put_scalar(where, raw.lane(), dtype)
+        elif step != 1 and self._has_masked_stores(step, dtype):
+            self._spread(where, step, raw)
         elif step != 1:
-            self._scatter(where, element, self.context.steps(step), made)
+            addresses = code.spread(where, self.context.steps(step), dtype)
+            code.scatter(addresses, raw, dtype.itemsize, self.context.mask)
         elif self.context.mask is not None:
-            store_some(self.code, made, where, self.context.mask)
+            store_some(code, raw, where, self.context.mask)
         elif self.is_streaming and self._is_aligned(store):
-            size = self.lanes * _bytes(element)
-            text = f"store {made.type} {made.text}, ptr {where}, align {size}, !nontemporal !0"
-            self.code.do(text)
+            code.put(where, raw, self.lanes * dtype.itemsize, is_streaming=True)
         else:
-            self.code.do(f"store {made.type} {made.text}, ptr {where}, align {_bytes(element)}")
+            code.put(where, raw, dtype.itemsize)
 
     def _is_aligned(self, store: Store) -> bool:
         """Is every vector aligned, given that the buffer is?"""
@@ -206,38 +156,22 @@ class LoadStore:
         bounds = [store.at.offset, *steps, self.context.at.piece_low]
         return all(is_static(b) and b % self.lanes == 0 for b in bounds)
 
-    def _has_masked_stores(self, step: DimLike, element: str) -> TypeGuard[int]:
+    def _has_masked_stores(self, step: DimLike, dtype: DType) -> TypeGuard[int]:
         """Does a masked store take one instruction, and so few of them the lanes?"""
         if not isinstance(step, int) or not 1 < step <= MAX_SHUFFLED_STRIDE:
             return False
         isa = self.code.isa
-        has_masks = isa.has_masks or (isa.vector_bytes == 32 and _bytes(element) >= 4)
+        has_masks = isa.has_masks or (isa.vector_bytes == 32 and dtype.itemsize >= 4)
         return has_masks and self.context.mask is None
 
-    def _spread(self, where: str, element: str, step: int, made: Vec) -> None:
+    def _spread(self, where: str, step: int, raw: Vec) -> None:
         """Every step-th element of contiguous vectors; the others are masked off."""
         code, lanes = self.code, self.lanes
         for n in range(step):
             places = range(n * lanes, (n + 1) * lanes)
-            picks = ", ".join(f"i1 {str(p % step == 0).lower()}" for p in places)
-            value = made.shuffled([p // step for p in places])
-            to = self._pointer(where, element, n * lanes)
-            store_some(code, value, to, Vec(code, f"<{picks}>", DType.BOOL))
-
-    def _scatter(self, where: str, element: str, places: Vec, made: Vec) -> None:
-        code = self.code
-        pointers = code.let(f"getelementptr {element}, ptr {where}, {places.type} {places.text}")
-        code.intrinsic(
-            f"masked.scatter.{code.suffix(element)}.v{self.lanes}p0",
-            "void",
-            f"{made.type} {made.text}",
-            f"{code.vector('ptr')} align {_bytes(element)} {pointers}",
-            f"{code.vector('i1')} {self._mask_text()}",
-        )
-
-
-def _bytes(element: str) -> int:
-    return {"float": 4, "double": 8}.get(element) or int(element[1:]) // 8
+            picks = code.mask_of([p % step == 0 for p in places])
+            value = raw.shuffled([p // step for p in places])
+            store_some(code, value, code.advanced(where, n * lanes, raw.dtype), picks)
 
 
 def transposed(rows: list[Vec]) -> list[Vec]:

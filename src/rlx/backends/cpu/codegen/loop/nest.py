@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
-from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.index_set_splitting import Cut, Cuts, Piece
 from rlx.core.dim import is_static
 from rlx.core.dtype import DType
@@ -90,7 +90,7 @@ class LoopNest:
 
     def quotient(self, a: Bound, b: Bound) -> Bound:
         """Of an index that is not negative by a number that is positive."""
-        return self.code.let(f"udiv i64 {a}, {b}")
+        return self.code.integer("div", a, b, DType.U64)
 
     def within(self, number: int) -> Bound:
         """The units in one iteration of a parallel loop: the iterations of those inside of it, and
@@ -158,7 +158,7 @@ class LoopNest:
         if isinstance(low, int) and isinstance(high, int):
             return high - (high - low) % step
         left = self.code.i64("sub", high, low)
-        rest = self.code.let(f"srem i64 {left}, {step}")
+        rest = self.code.integer("rem", left, step)
         return self.code.i64("sub", high, rest)
 
     def block(
@@ -188,7 +188,7 @@ class LoopNest:
         width = max(8, min(64, 8 * self.code.isa.vector_bytes // self.lanes))
         kind = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}[width]
         left = self.code.least(self.code.i64("sub", end, i), self.lanes)
-        narrow = left if width == 64 else self.code.let(f"trunc i64 {left} to i{width}")
+        narrow = left if width == 64 else self.code.converted(left, DType.I64, kind)
         return self.code.iota(kind) < self.code.splat(narrow, kind)
 
 

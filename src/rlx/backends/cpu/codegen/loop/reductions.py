@@ -17,7 +17,7 @@ from rlx.backends.cpu.codegen.loop.expressions import Expressions
 from rlx.backends.cpu.codegen.loop.liveness import Liveness
 from rlx.backends.cpu.codegen.loop.nest import LoopNest
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
-from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.repeated_reductions import chain_of, used_once
 from rlx.core.dim import upper_bound
 from rlx.core.dtype import DType
@@ -114,24 +114,21 @@ class Reductions:
 
     def wide_slot(self) -> str:
         zero = self.code.const(0, DType.F64)
-        slot = self.code.slot(zero.type)
-        self.code.do(f"store {zero.type} {zero.text}, ptr {slot}")
-        return slot
+        return self.code.variable(zero)
 
     def flush(self, slots: Slots, wide: Slots) -> None:
         """Add the sums of chains to those in f64, and reset them."""
         for key, slot in wide.items():
             total, zero = self.total(key[0], slots[key], slot), identity(self.code, key[0])
-            self.code.do(f"store {total.type} {total.text}, ptr {slot}")
-            self.code.do(f"store {zero.type} {zero.text}, ptr {slots[key]}")
+            self.code.put(slot, total)
+            self.code.put(slots[key], zero)
 
     def total(self, r: Reduce, slot: str, wide: str | None) -> Vec:
         """The total so far, in f64 if chains were added there."""
         chain = self.loaded(r, slot)
         if wide is None:
             return chain
-        like = self.code.const(0, DType.F64)
-        return like.made(f"load {like.type}, ptr {wide}") + chain.to(DType.F64)
+        return self.code.fetch(wide, DType.F64) + chain.to(DType.F64)
 
     def staged_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
         """The row values that a pass over these bodies computes."""
@@ -189,14 +186,10 @@ class Reductions:
         return max(reversed(axes), key=lambda a: sum(n.at.coefficient(a) == 1 for n in loads))
 
     def accumulator(self, r: Reduce) -> str:
-        start = identity(self.code, r)
-        slot = self.code.slot(start.type)
-        self.code.do(f"store {start.type} {start.text}, ptr {slot}")
-        return slot
+        return self.code.variable(identity(self.code, r))
 
     def loaded(self, r: Reduce, slot: str) -> Vec:
-        like = identity(self.code, r)
-        return like.made(f"load {like.type}, ptr {slot}")
+        return self.code.fetch(slot, identity(self.code, r).dtype)
 
     def accumulate(self, bodies: dict[Reduce, Expr], slots: Slots, is_across: bool) -> None:
         self.reduce_ready(list(bodies.values()))
@@ -206,4 +199,4 @@ class Reductions:
                 if is_across and self.context.at.tail is not None:
                     value = value.where(self.context.at.tail, identity(self.code, r))
                 total = fold(r, self.loaded(r, slots[r, copy]), value)
-                self.code.do(f"store {total.type} {total.text}, ptr {slots[r, copy]}")
+                self.code.put(slots[r, copy], total)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.loop_schedule import Schedule
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType

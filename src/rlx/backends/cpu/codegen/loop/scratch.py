@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.schedule.loop_schedule import ROW_WIDTH, SCRATCH_PAD
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Expr
@@ -25,30 +25,28 @@ class Scratch:
         """Unmasked: a scratch row is padded, and what follows a piece of the row is written after
         it."""
         where = self._pointer(self.rows.index(node), copy, node.dtype.compute)
-        self.code.do(f"store {value.type} {value.text}, ptr {where}, align {value.dtype.itemsize}")
+        self.code.put(where, value, value.dtype.itemsize)
 
     def load_wide(self, node: Expr, copy: int) -> Vec:
         """The f64 accumulator beside an f32 one."""
         return self._load(self._wide(node, copy), DType.F64)
 
     def store_wide(self, node: Expr, copy: int, value: Vec) -> None:
-        where = self._wide(node, copy)
-        self.code.do(f"store {value.type} {value.text}, ptr {where}, align 8")
+        self.code.put(self._wide(node, copy), value, 8)
 
     def _wide(self, node: Expr, copy: int) -> str:
         return self._pointer(len(self.rows) + self.rows.index(node), copy, DType.F64)
 
     def _load(self, where: str, dtype: DType) -> Vec:
-        kind, size = self.code.vector(ELEMENT[dtype]), dtype.itemsize
-        return Vec(self.code, self.code.let(f"load {kind}, ptr {where}, align {size}"), dtype)
+        return self.code.fetch(where, dtype, dtype.itemsize)
 
     def _pointer(self, number: int, copy: int, dtype: DType) -> str:
         axis, code = self.context.schedule.vector, self.code
         assert axis is not None
         row = code.i64("mul", number, self._row_bytes())
-        start = code.let(f"getelementptr i8, ptr %scratch, i64 {row}")
+        start = code.advanced("%scratch", row, DType.U8)
         place = code.i64("sub", self.context.position(axis, copy), self.context.at.row_start)
-        return code.let(f"getelementptr {ELEMENT[dtype]}, ptr {start}, i64 {place}")
+        return code.advanced(start, place, dtype)
 
     def _row_bytes(self) -> Bound:
         schedule = self.context.schedule

@@ -15,7 +15,7 @@ from rlx.backends.cpu.codegen.loop.reductions import Reductions
 from rlx.backends.cpu.codegen.loop.scope import LoopContext
 from rlx.backends.cpu.codegen.loop.scratch import Scratch
 from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.schedule.index_set_splitting import Piece
 from rlx.core.dtype import DType
 from rlx.kernel.expr import Apply, Axis, Expr, Store
@@ -27,9 +27,9 @@ BAND_ROWS = 256
 class StoreNests:
     """Emits all stores of a kernel, by what computes expressions, reductions and loops."""
 
-    def __init__(self, context: LoopContext, failures: list[str], *, is_streaming: bool) -> None:
+    def __init__(self, context: LoopContext, *, is_streaming: bool) -> None:
         self.context, self.code = context, context.code
-        self.memory = LoadStore(context, failures, is_streaming=is_streaming)
+        self.memory = LoadStore(context, is_streaming=is_streaming)
         scratch = Scratch(context)
         self.loops = LoopNest(context)
         reduce = lambda r: self.reductions.reduce_alone(r)
@@ -65,9 +65,8 @@ class StoreNests:
 
     def in_first_part(self) -> AbstractContextManager[None]:
         code = self.code
-        low = code.let("icmp sle i64 %start, 0")
-        high = code.let("icmp sgt i64 %stop, 0")
-        return code.when(code.let(f"and i1 {low}, {high}"))
+        low, high = code.compare("le", "%start", 0), code.compare("gt", "%stop", 0)
+        return code.when(code.integer("and", low, high, DType.BOOL))
 
     def level(self, axes: tuple[Axis, ...], stores: Sequence[Store]) -> None:
         """Compute what is invariant here, do the stores whose axes are open, open the next axis."""

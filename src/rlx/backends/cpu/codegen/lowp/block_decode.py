@@ -26,7 +26,9 @@ from rlx.backends.cpu.codegen.math import elementwise
 from rlx.backends.cpu.codegen.math.permute import PERMUTED, permuted
 from rlx.backends.cpu.library.fft.twiddles import constant
 from rlx.backends.cpu.library.shared_functions import helper
-from rlx.backends.cpu.llvm.builder import ELEMENT, Code, Vec, literal
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.printer import ELEMENT, literal
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 from rlx.ops.quant.block_expr import (
     Apply,
@@ -99,7 +101,7 @@ class Block:
         dtype = packet[0].dtype
         values = (t.value for t in packet if isinstance(t, Const))
         parts = (f"{ELEMENT[dtype]} {literal(v, dtype)}" for v in values)
-        return Vec(self.code, f"<{', '.join(parts)}>", dtype)
+        return self.code.vector_of(f"<{', '.join(parts)}>", dtype)
 
     def _loaded(self, packet: Packet) -> Vec:
         window, dtype = self.plan.window(packet), packet[0].dtype
@@ -112,10 +114,10 @@ class Block:
         kind = f"<{window.count} x {ELEMENT[dtype]}>"
         given = code.let(f"load {kind}, ptr {self._pointer(window.start)}, align 1")
         if window.picks == tuple(range(lanes)):
-            return Vec(code, given, dtype)
+            return code.vector_of(given, dtype)
         mask = f"<{lanes} x i32> <{', '.join(f'i32 {p}' for p in window.picks)}>"
         made = code.let(f"shufflevector {kind} {given}, {kind} poison, {mask}")
-        return Vec(code, made, dtype)
+        return code.vector_of(made, dtype)
 
     def _inserted(self, packet: Packet) -> Vec:
         """Scalars, lane by lane."""
@@ -124,7 +126,7 @@ class Block:
         for lane, t in enumerate(packet):
             one = f"{ELEMENT[dtype]} {self.scalar(t)}"
             made = self.code.let(f"insertelement {kind} {made}, {one}, i32 {lane}")
-        return Vec(self.code, made, dtype)
+        return self.code.vector_of(made, dtype)
 
     def _looked_up(self, packet: Packet) -> Vec:
         """Components of one row, or an element of a small table per lane."""
@@ -136,7 +138,7 @@ class Block:
             where = self._element(node.table, row[0], first)
             kind = self.code.vector(ELEMENT[node.dtype])
             text = f"load {kind}, ptr {where}, align {node.dtype.itemsize}"
-            return Vec(self.code, self.code.let(text), node.dtype)
+            return self.code.vector_of(self.code.let(text), node.dtype)
         return self._gathered(node.table, self.vector(row), self.vector(column))
 
     def _gathered(self, table: Table, row: Vec, column: Vec) -> Vec:
@@ -149,7 +151,7 @@ class Block:
             f"{code.vector('ptr')} align {table.dtype.itemsize} {where}",
             f"{code.vector('i1')} splat (i1 true)", f"{kind} zeroinitializer",
         )  # fmt: skip
-        return Vec(code, made, table.dtype)
+        return code.vector_of(made, table.dtype)
 
     # -- ops ------------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Block:
         for lanes in groups[1:]:
             left, right = _of_one_width(made, self.vector(filled(packet, lanes)))
             picks = ", ".join(f"i1 {int(i in lanes)}" for i in range(len(packet)))
-            made = right.where(Vec(self.code, f"<{picks}>", BOOL), left)
+            made = right.where(self.code.vector_of(f"<{picks}>", BOOL), left)
         return made
 
     def _applied(self, packet: Packet) -> Vec:
@@ -207,7 +209,7 @@ class Block:
         if node.op == "shift_left" and _is_wide(x, node) and self._overflows(packet, amounts):
             x = args[0].to(node.dtype)
         kind = ELEMENT[x.dtype]
-        by = Vec(self.code, f"<{', '.join(f'{kind} {n}' for n in amounts)}>", x.dtype)
+        by = self.code.vector_of(f"<{', '.join(f'{kind} {n}' for n in amounts)}>", x.dtype)
         return x << by if node.op == "shift_left" else x >> by
 
     def _overflows(self, packet: Packet, amounts: list[int]) -> bool:
@@ -228,7 +230,7 @@ class Block:
         code, text = self.code, self._converted(x, U32)
         text = code.let(f"lshr i32 {text}, {first}") if first else text
         low = code.let(f"trunc i32 {text} to i{lanes}")
-        return Vec(code, code.let(f"bitcast i{lanes} {low} to {code.vector('i1')}"), BOOL)
+        return code.vector_of(code.let(f"bitcast i{lanes} {low} to {code.vector('i1')}"), BOOL)
 
     # -- what all lanes share -------------------------------------------------------------------
 

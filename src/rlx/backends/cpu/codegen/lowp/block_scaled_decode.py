@@ -11,8 +11,9 @@ from rlx.backends.cpu.codegen.lowp.block_decode import Block, decoded_at
 from rlx.backends.cpu.codegen.lowp.decode_plan import decode_plan
 from rlx.backends.cpu.codegen.math.storage_types import from_memory, stored
 from rlx.backends.cpu.library.strided_copy import at
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout
@@ -139,4 +140,4 @@ def _gather(
         f"{code.vector('ptr')} align {dtype.itemsize} {where}",
         f"{code.vector('i1')} {mask.text}", f"{kind} zeroinitializer",
     )  # fmt: skip
-    return from_memory(Vec(code, made, raw), dtype)
+    return from_memory(code.vector_of(made, raw), dtype)

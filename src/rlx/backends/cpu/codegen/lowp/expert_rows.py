@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.strided_copy import at, load_index, load_integer
-from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min
 from rlx.core.dtype import DType

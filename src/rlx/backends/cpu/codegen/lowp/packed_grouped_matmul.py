@@ -14,8 +14,8 @@ from rlx.backends.cpu.codegen.lowp.packed_matmul import (
     number_weights,
 )
 from rlx.backends.cpu.library.strided_copy import BufferView, copy_task, load_integer, step
-from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType

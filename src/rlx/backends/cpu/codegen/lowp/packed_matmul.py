@@ -25,10 +25,11 @@ from rlx.backends.cpu.library.strided_copy import (
     copy_task,
     masked_lane_stride,
 )
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import near_fma
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.backends.cpu.schedule.contraction import contraction_tasks
 from rlx.core.dim import DimLike, dim_min, is_static, product
@@ -324,7 +325,7 @@ class Product(LinearStep):
 
     def load_sum(self, w: Writer, slot: str) -> Vec:
         kind = w.code.vector(ELEMENT[self.sums])
-        return Vec(w.code, w.code.let(f"load {kind}, ptr {slot}"), self.sums)
+        return w.code.vector_of(w.code.let(f"load {kind}, ptr {slot}"), self.sums)
 
     def store_sum(self, w: Writer, value: Vec, slot: str) -> None:
         w.code.do(f"store {value.type} {value.text}, ptr {slot}")
@@ -338,7 +339,7 @@ class Product(LinearStep):
     def get(self, w: Writer, sums: str, number: Bound) -> Vec:
         kind = w.code.vector(ELEMENT[self.sums])
         where = w.code.let(f"getelementptr {kind}, ptr {sums}, i64 {number}")
-        return Vec(w.code, w.code.let(f"load {kind}, ptr {where}, align 4"), self.sums)
+        return w.code.vector_of(w.code.let(f"load {kind}, ptr {where}, align 4"), self.sums)
 
     def put(self, w: Writer, value: Vec, sums: str, number: Bound) -> None:
         where = w.code.let(f"getelementptr {value.type}, ptr {sums}, i64 {number}")

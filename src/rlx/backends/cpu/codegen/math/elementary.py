@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.cpu.codegen.math.range_reduction import quarter_turns
-from rlx.backends.cpu.llvm.builder import Vec, fma, two_product, two_sum
 from rlx.backends.cpu.llvm.multiply_add import near_fma
+from rlx.backends.cpu.llvm.values import Vec, fma, two_product, two_sum
 from rlx.core.dtype import DType
 
 F32, F64 = DType.F32, DType.F64
@@ -91,17 +91,8 @@ def exp(x: Vec) -> Vec:
 def times_power(x: Vec, n: Vec, whole: Vec) -> Vec:
     """x · 2ⁿ, where n is given as a float and as an integer."""
     if x.code.isa.has_scaling and x.code.lanes == x.code.isa.lanes(x.dtype):
-        return _scaled_at_once(x, n)
+        return x.code.scaled(x, n)
     return scaled(x, whole)
-
-
-def _scaled_at_once(x: Vec, n: Vec) -> Vec:
-    """x · 2ⁿ by AVX-512's scalef, for full registers."""
-    word, mask = ("ps", "i16") if x.dtype is F32 else ("pd", "i8")
-    given = [f"{v.type} {v.text}" for v in (x, n, x)]
-    name = f"x86.avx512.mask.scalef.{word}.512"
-    text = x.code.intrinsic(name, x.type, *given, f"{mask} -1", "i32 4")
-    return Vec(x.code, text, x.dtype)
 
 
 def expm1(x: Vec) -> Vec:

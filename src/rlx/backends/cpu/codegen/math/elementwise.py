@@ -17,7 +17,7 @@ from rlx.backends.cpu.codegen.math.storage_types import (
     rounded_to_half,
     to_memory,
 )
-from rlx.backends.cpu.llvm.builder import Vec, fma
+from rlx.backends.cpu.llvm.values import Vec, fma
 from rlx.core.dtype import DType
 
 Args = Sequence[Vec]

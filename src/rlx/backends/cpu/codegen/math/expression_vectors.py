@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.llvm.builder import Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.errors import Error
 from rlx.kernel.expr import Apply, Const, Expr, Exprs, Load, postorder
 

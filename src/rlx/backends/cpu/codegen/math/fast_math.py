@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rlx.backends.cpu.codegen.math import elementary as maths
 from rlx.backends.cpu.codegen.math.elementary import EXP, LN2, ROUNDER, polynomial
-from rlx.backends.cpu.llvm.builder import Vec, fma
+from rlx.backends.cpu.llvm.values import Vec, fma
 from rlx.core.dtype import DType
 
 F32 = DType.F32
@@ -72,12 +72,11 @@ def _wave(x: Vec, ahead: int, precise: Callable[[Vec], Vec]) -> Vec:
     code = x.code
     is_far = ~(x.abs() < NEAR)
     near = _near_wave(x.like(0.0).where(is_far, x), ahead)
-    slot = code.slot(near.type)
-    code.do(f"store {near.type} {near.text}, ptr {slot}")
+    slot = code.variable(near)
     with code.when(is_far.any()):
         far = code.outlined(f"precise_{precise.__name__}", precise, x)
-        code.do(f"store {far.type} {far.where(is_far, near).text}, ptr {slot}")
-    return near.made(f"load {near.type}, ptr {slot}")
+        code.put(slot, far.where(is_far, near))
+    return code.fetch(slot, near.dtype)
 
 
 def _near_wave(x: Vec, ahead: int) -> Vec:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from fractions import Fraction
 
-from rlx.backends.cpu.llvm.builder import Vec, fma, literal, two_product, two_sum
+from rlx.backends.cpu.llvm.values import Vec, fma, two_product, two_sum
 from rlx.core.dtype import DType
 
 F64 = DType.F64
@@ -32,13 +32,14 @@ def quarter_turns(x: Vec) -> tuple[Vec, Vec, Vec]:
     """n and r + rest with x = n · π/2 + r + rest, |r| ≤ π/4; n is right modulo 4."""
     n, r, rest = _near(x)
     code = x.code
-    slots = [code.slot(v.type) for v in (n, r, rest)]
-    code.do(*(f"store {v.type} {v.text}, ptr {s}" for v, s in zip((n, r, rest), slots)))
+    slots = [code.local(v.dtype) for v in (n, r, rest)]
+    for v, slot in zip((n, r, rest), slots):
+        code.put(slot, v)
     is_far = ~(x.abs() < NEAR)
     with code.when(is_far.any()):
         for v, s, old in zip(_far(x), slots, (n, r, rest)):
-            code.do(f"store {v.type} {v.where(is_far, old).text}, ptr {s}")
-    found = [v.made(f"load {v.type}, ptr {s}") for v, s in zip((n, r, rest), slots)]
+            code.put(s, v.where(is_far, old))
+    found = [code.fetch(s, v.dtype) for v, s in zip((n, r, rest), slots)]
     return found[0], found[1], found[2]
 
 
@@ -87,22 +88,9 @@ def _far(x: Vec) -> tuple[Vec, Vec, Vec]:
 def _piece(row: Vec, number: int) -> Vec:
     """Piece `number` of each lane's row."""
     code = row.code
-    values = ", ".join(f"double {literal(v, F64)}" for row_ in _table() for v in row_)
-    size = ROWS * PIECES
-    code.shared["turns"] = (
-        f"@turns = internal unnamed_addr constant [{size} x double] [{values}], align 64"
-    )
-    places = (row * PIECES) + number
-    pointers = code.let(f"getelementptr double, ptr @turns, {places.type} {places.text}")
-    kind, mask = code.vector("double"), code.vector("i1")
-    text = code.intrinsic(
-        f"masked.gather.{code.suffix('double')}.v{code.lanes}p0",
-        kind,
-        f"{code.vector('ptr')} align 8 {pointers}",
-        f"{mask} splat (i1 true)",
-        f"{kind} zeroinitializer",
-    )
-    return Vec(code, text, F64)
+    turns = code.table("turns", F64, [v for numbers in _table() for v in numbers])
+    addresses = code.spread(turns, (row * PIECES) + number, F64)
+    return code.gather(addresses, F64, 8, None)
 
 
 @functools.cache

@@ -3,7 +3,7 @@ rounded to nearest, ties to even)."""
 
 from __future__ import annotations
 
-from rlx.backends.cpu.llvm.builder import ELEMENT, Vec
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 
 F16, BF16, F32, F64, U16, U32 = (
@@ -78,8 +78,7 @@ def _bf16_bits(x: Vec) -> Vec:
 def _from_f16(raw: Vec) -> Vec:
     code = raw.code
     if code.isa.has_halves:
-        half = code.let(f"bitcast {raw.type} {raw.text} to {code.vector('half')}")
-        return raw.made(f"fpext {code.vector('half')} {half} to {code.vector('float')}", F32)
+        return raw.bits(F16).to(F32)
     wide = raw.to(U32)
     size, sign = wide & 0x7FFF, (wide & 0x8000) << 16
     finite = ((size << 13).bits(F32) * TWO_112).bits(U32)
@@ -90,9 +89,7 @@ def _from_f16(raw: Vec) -> Vec:
 def _to_f16(x: Vec) -> Vec:
     code = x.code
     if code.isa.has_halves:
-        half = code.let(f"fptrunc {x.type} {x.text} to {code.vector('half')}")
-        element = code.vector(ELEMENT[U16])
-        return x.made(f"bitcast {code.vector('half')} {half} to {element}", U16)
+        return x.to(F16).bits(U16)
     size, bits = x.abs(), x.bits(U32)
     number = size.bits(U32)
     normal = ((number + 0xFFF + ((number >> 13) & 1)) >> 13) - (112 << 10)

@@ -19,9 +19,9 @@ from rlx.backends.cpu.library.strided_copy import (
     step,
     vector_loop,
 )
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.core.dim import DimLike, product

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlx.backends.cpu.library.strided_copy import at
-from rlx.backends.cpu.llvm.builder import Bound
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.kernel.expr import Affine, Apply, Axis, Expr, Store
 
 Positions = Sequence[tuple[Axis, Bound]]

@@ -21,9 +21,10 @@ from rlx.backends.cpu.codegen.scan.recurrent_schedule import (
     packed_recurrent_weights,
 )
 from rlx.backends.cpu.library.strided_copy import at, load_integer, vector_loop
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.backends.cpu.schedule.contraction import contraction_tasks

@@ -15,10 +15,10 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.expression_vectors import apply_op
 from rlx.backends.cpu.codegen.scan.positions import place, stored_value
 from rlx.backends.cpu.library.strided_copy import at
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Step, Task, iterations_per_poll
 from rlx.backends.cpu.schedule.gemm_tiling import parts_of

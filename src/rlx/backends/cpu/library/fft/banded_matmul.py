@@ -15,9 +15,10 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.fft.complex_io import StridedReals
 from rlx.backends.cpu.library.shared_functions import helper
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.core.layout import Layout

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.shared_functions import subprogram
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 Complex = tuple[Vec, Vec]

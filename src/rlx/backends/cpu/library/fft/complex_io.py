@@ -10,8 +10,10 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math.storage_types import HALF_PRECISION, rounded_to_half
 from rlx.backends.cpu.library.fft.butterflies import MIN_POLLED_POINTS, VECTORS_PER_POLL
 from rlx.backends.cpu.library.shared_functions import helper, subprogram
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec, literal
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.printer import ELEMENT, literal
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 
@@ -164,7 +166,7 @@ def _load_deinterleaved(code: Code, at: str, first: int, dtype: DType) -> Vec:
     both = code.let(f"load {kind}, ptr {at}, align {dtype.itemsize}")
     picks = ", ".join(f"i32 {2 * n + first}" for n in range(code.lanes))
     text = f"shufflevector {kind} {both}, {kind} poison, {code.vector('i32')} <{picks}>"
-    return Vec(code, code.let(text), dtype)
+    return code.vector_of(code.let(text), dtype)
 
 
 def _interleave(code: Code, given: DType, to: DType) -> None:
@@ -258,7 +260,7 @@ def _deinterleave_product(code: Code, dtype: DType, bases: tuple[str, ...]) -> N
             picks = ", ".join(f"i32 {2 * n + first}" for n in range(code.lanes))
             order = f"{code.vector('i32')} <{picks}>"
             text = f"shufflevector {kind} {made}, {kind} poison, {order}"
-            store(code, Vec(code, code.let(text), dtype), dtype, advanced(code, to, i, dtype))
+            store(code, code.vector_of(code.let(text), dtype), dtype, advanced(code, to, i, dtype))
 
 
 # -- power spectra --------------------------------------------------------------------------------

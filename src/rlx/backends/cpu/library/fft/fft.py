@@ -28,9 +28,10 @@ from rlx.backends.cpu.library.fft.plans import (
 )
 from rlx.backends.cpu.library.fft.real_fft import tangle, untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
-from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import literal
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType

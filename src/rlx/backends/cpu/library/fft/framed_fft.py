@@ -26,8 +26,9 @@ from rlx.backends.cpu.library.fft.plans import (
 from rlx.backends.cpu.library.fft.real_fft import untangle
 from rlx.backends.cpu.library.fft.twiddles import radices_of
 from rlx.backends.cpu.library.shared_functions import helper
-from rlx.backends.cpu.llvm.builder import Bound, Code
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType

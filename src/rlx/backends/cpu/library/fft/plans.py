@@ -28,9 +28,10 @@ from rlx.backends.cpu.library.fft.twiddles import (
     table_elements,
 )
 from rlx.backends.cpu.library.shared_functions import helper, polled_call
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.dtype import DType

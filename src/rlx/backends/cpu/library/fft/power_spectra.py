@@ -18,9 +18,10 @@ from rlx.backends.cpu.library.fft.complex_io import (
 )
 from rlx.backends.cpu.library.fft.framed_fft import Frames, FrameTransform
 from rlx.backends.cpu.library.fft.plans import table_task
-from rlx.backends.cpu.llvm.builder import Bound, literal
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import literal
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType

@@ -26,7 +26,8 @@ from rlx.backends.cpu.library.fft.butterflies import (
 from rlx.backends.cpu.library.fft.complex_io import StridedReals
 from rlx.backends.cpu.library.fft.twiddles import constant, twiddle_table
 from rlx.backends.cpu.library.shared_functions import subprogram
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 ARGS = "ptr %xr, ptr %xi, ptr %yr, ptr %yi, ptr %twiddles, i64 %n"

@@ -23,7 +23,8 @@ from rlx.backends.cpu.library.fft.butterflies import (
     Complex,
 )
 from rlx.backends.cpu.library.shared_functions import subprogram
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec, fma
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec, fma
 from rlx.core.dtype import DType
 
 Array = np.ndarray[Any, Any]

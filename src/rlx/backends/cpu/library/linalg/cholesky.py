@@ -6,7 +6,7 @@ from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.lu import substitute
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, TILE_ROWS, Factors, Matrix
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule
 

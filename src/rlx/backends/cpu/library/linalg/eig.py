@@ -13,7 +13,8 @@ from rlx.backends.cpu.library.linalg.householder import apply, reflect
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import Cell, Number, hypot
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule

@@ -12,7 +12,7 @@ from rlx.backends.cpu.library.linalg.householder import reflect
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import Number, RealCell, givens, hypot
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound, Vec
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Schedule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import Cell, Number, hypot
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import dim_min
 from rlx.kernel.program.schedule import Schedule

@@ -9,7 +9,8 @@ from rlx.backends.cpu.library.counters import Variable, loop_while
 from rlx.backends.cpu.library.linalg.matrix import Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import Number, RealCell
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule
 from rlx.ops.linalg.ldl import ALPHA

@@ -13,7 +13,7 @@ from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range
 from rlx.backends.cpu.library.linalg.numbers import Cell, RealCell
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.kernel.program.schedule import Schedule
 

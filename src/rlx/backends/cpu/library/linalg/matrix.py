@@ -13,8 +13,9 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.linalg.numbers import Cell, Number, RealCell, lane_max, lane_sum
 from rlx.backends.cpu.library.strided_copy import unrolled_vector_loop, vector_loop
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 TILE_ROWS = 4

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.llvm.builder import Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.multiply_add import multiply_add
+from rlx.backends.cpu.llvm.values import Vec
 
 Factor = Vec | float
 

@@ -24,7 +24,8 @@ from rlx.backends.cpu.library.linalg.householder import accumulate, apply, refle
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import RealCell, givens
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import dim_max, dim_min
 from rlx.core.dtype import DType

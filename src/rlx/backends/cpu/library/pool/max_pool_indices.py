@@ -21,8 +21,8 @@ from rlx.backends.cpu.library.pool.pool import (
     strided_load,
 )
 from rlx.backends.cpu.library.strided_copy import at, dim_lanes, step, unrolled_vector_loop
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType
@@ -241,7 +241,7 @@ class _BestVariable:
 
     def get(self) -> Best:
         value, place = (
-            Vec(self.code, self.code.let(f"load {kind}, ptr {slot}"), dtype)
+            self.code.vector_of(self.code.let(f"load {kind}, ptr {slot}"), dtype)
             for (slot, kind), dtype in zip(self.slots, self.dtypes)
         )
         return value, place

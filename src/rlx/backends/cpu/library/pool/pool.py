@@ -20,9 +20,9 @@ import numpy as np
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
 from rlx.backends.cpu.library.strided_copy import Blocks, at, dim_lanes, step, unrolled_vector_loop
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static, product
 from rlx.core.dtype import DType

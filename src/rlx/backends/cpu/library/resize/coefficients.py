@@ -13,9 +13,11 @@ import numpy as np
 
 from rlx.backends.cpu.library.fft.twiddles import constant
 from rlx.backends.cpu.library.strided_copy import at, step
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import near_fma
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike
 from rlx.core.dtype import DType
 from rlx.ops.nn.resize import Line, Repeat, Rule
@@ -140,7 +142,7 @@ class Accumulator:
 
     @property
     def value(self) -> Vec:
-        return Vec(self.code, self.code.let(f"load {self.kind}, ptr {self.slot}"), self.dtype)
+        return self.code.vector_of(self.code.let(f"load {self.kind}, ptr {self.slot}"), self.dtype)
 
     def add(self, x: Vec, weight: Vec) -> None:
         made = near_fma(x, weight, self.value) if self.dtype.is_float else x * weight + self.value

@@ -17,8 +17,8 @@ from rlx.backends.cpu.library.resize.coefficients import (
 )
 from rlx.backends.cpu.library.resize.resize_plan import ResizePlan, Unit
 from rlx.backends.cpu.library.strided_copy import at, masked_lane_stride, step, vector_loop
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 from rlx.ops.nn.resize import Repeat
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlx.backends.cpu.library.resize.coefficients import AxisPosition, TapSum
 from rlx.backends.cpu.library.resize.resize_plan import PIXEL_BLOCK, UNROLL, ResizePlan, Unit
 from rlx.backends.cpu.library.strided_copy import at, step, unrolled_vector_loop
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dtype import DType
 
 

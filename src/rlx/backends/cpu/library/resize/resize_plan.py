@@ -19,8 +19,8 @@ from rlx.backends.cpu.library.resize.coefficients import (
     table_entry,
 )
 from rlx.backends.cpu.library.strided_copy import Blocks, at, copy_dtype, dim_lanes, step
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType

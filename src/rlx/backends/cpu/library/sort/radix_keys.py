@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.math.storage_types import UNSIGNED
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.shared_functions import helper, polled_call
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
 
@@ -132,19 +134,19 @@ class RadixKeys:
         mine = self.load(code, "%keys", "%last")
         slot, head, look, move, done = code.slot("i64"), *(code.label() for _ in range(4))
         code.do(f"store i64 %last, ptr {slot}", f"br label %{head}")
-        code.lines.append(f"{head}:")
+        code.place(head)
         at = code.let(f"load i64, ptr {slot}")
         is_first = code.let(f"icmp eq i64 {at}, 0")
         code.do(f"br i1 {is_first}, label %{done}, label %{look}")
-        code.lines.append(f"{look}:")
+        code.place(look)
         before = code.i64("sub", at, 1)
         other = self.load(code, "%keys", before)
         is_greater = code.let(f"icmp ugt {self.key_type} {other}, {mine}")
         code.do(f"br i1 {is_greater}, label %{move}, label %{done}")
-        code.lines.append(f"{move}:")
+        code.place(move)
         self.store(code, other, "%keys", at)
         code.do(f"store i64 {before}, ptr {slot}", f"br label %{head}")
-        code.lines.append(f"{done}:")
+        code.place(done)
         self.store(code, mine, "%keys", at)
 
     def _sort(self, code: Code) -> None:
@@ -152,7 +154,7 @@ class RadixKeys:
             with code.count(1, "%length", 1) as i:
                 self.insert(code, "%keys", i)
             code.do("ret ptr %keys")
-            code.lines.append(f"{code.label('never')}:")
+            code.place(code.label("never"))
         source, target = code.slot("ptr"), code.slot("ptr")
         code.do(f"store ptr %keys, ptr {source}", f"store ptr %spare, ptr {target}")
         with code.count(0, "%bytes", 1) as digit:

@@ -18,9 +18,10 @@ from rlx.backends.cpu.library.sort.radix_keys import (
     RadixKeys,
     key_lanes,
 )
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType
@@ -219,7 +220,7 @@ class _TopKWriter:
 
     def _scratch(self, start: int) -> str:
         name = self.code.name("scratch")
-        self.code.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {start}")
+        self.code.enter(f"  {name} = getelementptr i8, ptr %scratch, i64 {start}")
         return name
 
     def row(self, starts: list[Bound]) -> None:

@@ -30,9 +30,11 @@ from rlx.backends.cpu.library.strided_copy import (
     real_dtype,
     step,
 )
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product, provably_le
 from rlx.core.dtype import DType

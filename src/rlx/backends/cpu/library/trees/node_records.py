@@ -16,9 +16,11 @@ from typing import Literal
 from rlx.backends.cpu.codegen.loop.vector_access import load
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.library.strided_copy import at, load_integer
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType

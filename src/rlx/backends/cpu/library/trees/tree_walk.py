@@ -29,9 +29,11 @@ from rlx.backends.cpu.library.trees.node_records import (
     least_key,
     ordered_key,
 )
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, dim_max, dim_min, is_static, product
 from rlx.core.dtype import DType
@@ -265,13 +267,12 @@ class _Walks:
         with code.count("%start", code.least("%stop", w.size(rows)), 1) as row:
             base = code.i64("mul", code.i64("mul", row, w.size(self.chunks)), targets)
             for k in range(targets):
-                start = code.const(self.identity, F64)
-                total = Variable(code, start.text, start.type)
+                total = code.variable(code.const(self.identity, F64))
                 with code.count(0, w.size(self.chunks), 1) as chunk:
                     place = at(w, base, code.i64("mul", chunk, targets), k)
-                    old = Vec(code, total.get(), F64)
-                    total.set(self._folded(old, w.load(0, place, F64)).text)
-                self._store(w, Vec(code, total.get(), F64), row, k, w.buffer(1))
+                    before = code.fetch(total, F64)
+                    code.put(total, self._folded(before, w.load(0, place, F64)))
+                self._store(w, code.fetch(total, F64), row, k, w.buffer(1))
         return w.source(name)
 
     # -- rows as keys ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from rlx.core.dim import exact_div, upper_bound
 from rlx.core.dtype import DType
 from rlx.kernel.attention import Attention, K, Positional, V
 from rlx.program.builder import Builder
-from rlx.program.nodes import TileType
+from rlx.program.types import TileType
 from rlx.program.values import SharedRef, Var, Variable
 
 LANES = 4

@@ -32,9 +32,9 @@ from rlx.backends.gpu.schedule.attention import (
 from rlx.core.dim import DimLike, exact_div, upper_bound
 from rlx.core.layout import Layout
 from rlx.kernel.attention import Positional
-from rlx.program.nodes import TileType
 from rlx.program.tensor_map import OuterDim
 from rlx.program.thread_builder import I32
+from rlx.program.types import TileType
 from rlx.program.values import BufferRef, SharedRef, Var, Variable
 
 QUERIES, KEYS, VALUES = "queries", "keys", "values"

@@ -20,7 +20,8 @@ from rlx.backends.gpu.schedule.product import Operand
 from rlx.core.dim import DimLike, exact_div, is_static
 from rlx.core.dim import product as count_of
 from rlx.kernel.expr import Affine, Axis, Exprs, Index, Inside, Load, postorder
-from rlx.program.nodes import MAX_VECTOR_BYTES, TileType
+from rlx.program.nodes import MAX_VECTOR_BYTES
+from rlx.program.types import TileType
 from rlx.program.values import SharedRef, Var
 
 MAX_TABULATED = 4096

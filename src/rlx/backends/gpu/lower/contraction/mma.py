@@ -24,8 +24,8 @@ from rlx.backends.gpu.schedule.product import Operand, Product
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
 from rlx.program.builder import Builder
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.values import SharedRef, Var, Variable
 
 F32 = DType.F32

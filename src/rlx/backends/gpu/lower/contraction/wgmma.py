@@ -34,8 +34,8 @@ from rlx.backends.gpu.schedule.windows import WindowOperand
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
 from rlx.program.builder import Builder
-from rlx.program.nodes import TileType
 from rlx.program.program import Program
+from rlx.program.types import TileType
 from rlx.program.values import Var, Variable
 
 F32, I32 = DType.F32, DType.I32

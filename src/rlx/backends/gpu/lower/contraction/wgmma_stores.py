@@ -10,7 +10,7 @@ from rlx.backends.gpu.lower.contraction.epilogue import SumsStore
 from rlx.backends.gpu.lower.contraction.tile_grid import TileGrid
 from rlx.core.dim import exact_div
 from rlx.core.dtype import DType
-from rlx.program.nodes import TileType
+from rlx.program.types import TileType
 from rlx.program.values import SharedRef, Var
 
 F32 = DType.F32

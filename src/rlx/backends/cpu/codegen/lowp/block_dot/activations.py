@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.lowp.block_dot.panel import PanelLayout
 from rlx.backends.cpu.library.strided_copy import at, axis_slice
-from rlx.backends.cpu.llvm.builder import ELEMENT, Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.printer import ELEMENT
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task
 from rlx.core.dim import DimLike, product
 from rlx.core.dtype import DType

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from rlx.backends.cpu.codegen.gemm.dot_product_tile import DOT_PRODUCTS, PAIR_DOTS, WASM_PAIR_DOT
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 
 I32 = DType.I32
@@ -72,7 +73,7 @@ class ByteDots(_OfBytes):
     def plus(self, total: Vec, levels: Operands, steps: Operands) -> Vec:
         name, _ = DOT_PRODUCTS[DType.U8]
         given = f"{total.type} {total.text}", levels[0], steps[0]
-        return Vec(self.code, self.code.intrinsic(name, total.type, *given), I32)
+        return self.code.vector_of(self.code.intrinsic(name, total.type, *given), I32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Widened:
     def plus(self, total: Vec, levels: Operands, steps: Operands) -> Vec:
         for a, b in zip(levels, steps):
             product = self.code.let(f"mul {a}, {b.rsplit(' ', 1)[1]}")
-            total = total + Vec(self.code, product, I32)
+            total = total + self.code.vector_of(product, I32)
         return total
 
 
@@ -149,4 +150,4 @@ def _as_bytes(word: Vec) -> str:
 def _pair_dot(code: Code, left: str, right: str) -> Vec:
     isa: Isa = code.isa
     name = WASM_PAIR_DOT if isa.is_wasm else PAIR_DOTS[isa.vector_bytes]
-    return Vec(code, code.intrinsic(name, code.vector("i32"), left, right), I32)
+    return code.vector_of(code.intrinsic(name, code.vector("i32"), left, right), I32)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load, store
 from rlx.backends.cpu.codegen.lowp.block_decode import unpack
 from rlx.backends.cpu.codegen.lowp.block_dot.panel import PANEL, WORDS, PanelLayout
-from rlx.backends.cpu.llvm.builder import Bound, Vec
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.machine import CpuMachine
 from rlx.backends.cpu.program.task import Task, TaskKind
 from rlx.core.dim import DimLike

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.loop.vector_access import advanced, load
 from rlx.backends.cpu.isa import Isa
-from rlx.backends.cpu.llvm.builder import Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
+from rlx.backends.cpu.llvm.values import Vec
 from rlx.core.dtype import DType
 from rlx.ops.quant.gguf_codes import BLOCK, CODES, Codes, Factor
 

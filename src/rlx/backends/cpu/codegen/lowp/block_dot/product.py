@@ -29,10 +29,11 @@ from rlx.backends.cpu.codegen.lowp.block_dot.panel import (
 )
 from rlx.backends.cpu.codegen.lowp.linear_step import LinearStep
 from rlx.backends.cpu.library.strided_copy import BufferView, at, copy_task, masked_lane_stride
-from rlx.backends.cpu.llvm.builder import Bound, Code, Vec
+from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.function import Source, TaskCode
 from rlx.backends.cpu.llvm.function_writer import Writer
 from rlx.backends.cpu.llvm.multiply_add import near_fma
+from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.backends.cpu.program.task import Step, Task, TaskKind
 from rlx.core.dim import DimLike, dim_min, is_static, product
 from rlx.core.dtype import DType
@@ -83,7 +84,7 @@ class _Sums:
 
     def get(self) -> list[Vec]:
         code = self._code
-        return [Vec(code, code.let(f"load {self._kind}, ptr {s}"), F32) for s in self._slots]
+        return [code.vector_of(code.let(f"load {self._kind}, ptr {s}"), F32) for s in self._slots]
 
     def set(self, sums: Sequence[Vec]) -> None:
         pairs = zip(self._slots, sums)
