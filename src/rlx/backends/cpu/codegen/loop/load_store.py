@@ -78,10 +78,10 @@ class LoadStore:
 
     def _uniform(self, where: str, dtype: DType) -> Vec:
         """One element, broadcast. Under a guard it is loaded only if a lane needs it."""
-        code = self.code
+        code, mask = self.code, self.context.mask
         if self.context.at.guard is None:
             return code.splat(code.fetch_scalar(where, dtype), dtype)
-        first = code.first_lane(self.context.mask.any() if self.context.mask else "true")
+        first = code.first_lane(mask.any() if mask else "true")
         return code.splat(code.fetch(where, dtype, dtype.itemsize, first).lane(), dtype)
 
     def _run(self, where: str, dtype: DType) -> Vec:
@@ -113,8 +113,7 @@ class LoadStore:
 
     def _gather(self, where: str, dtype: DType, places: Vec) -> Vec:
         addresses = self.code.spread(where, places, dtype)
-        mask = self.context.mask if self.context.mask else None
-        return self.code.gather(addresses, dtype, dtype.itemsize, mask)
+        return self.code.gather(addresses, dtype, dtype.itemsize, self.context.mask)
 
     def _check_rows(self, row: Vec, node: Load) -> None:
         """Return an error code where a gathered row is out of range."""
