@@ -94,7 +94,7 @@ class _Nonzero:
                 store_i64(w, total.get(), 0, unit)
                 total.add(here)
             if at_most is not None:
-                w.fail(w.code.let(f"icmp ugt i64 {total.get()}, {w.size(at_most)}"), 1)
+                w.fail(w.code.compare("gt", total.get(), w.size(at_most), DType.U64), 1)
             store_i64(w, total.get(), 0, count)
             store_i64(w, total.get(), 1, 0)
         return w.source(name)
@@ -123,7 +123,7 @@ class _Nonzero:
     def row(self, w: Writer, unit: Bound) -> Bound:
         """The flat index of a unit's first element."""
         across = w.size(self.units.blocks_per_row)
-        return step(w, w.code.let(f"udiv i64 {unit}, {across}"), self.x.dims[-1])
+        return step(w, w.code.integer("div", unit, across, DType.U64), self.x.dims[-1])
 
     def put(self, w: Writer, element: Bound, place: Bound, total: Bound) -> None:
         """Store the coordinates of an element, one row per axis."""
@@ -183,7 +183,7 @@ def _arange(given: Step, name: str) -> Source:
     store_i64(
         w, count, 4, 0
     )  # reported even where it exceeds the bound, so that the runtime knows how much to allocate
-    w.fail(w.code.let(f"icmp ugt i64 {count}, {w.size(most)}"), 2)
+    w.fail(w.code.compare("gt", count, w.size(most), DType.U64), 2)
     start, delta = (_splat(w, given, n) for n in (0, 2))
     with Blocks((most,)).each(w) as (_, low, high):
 
@@ -216,17 +216,17 @@ def _integer_count(w: Writer, given: Step) -> str:
     code, dtype = w.code, given.node.shape.dtype
     offsets = [w.size(layout.offset) for layout in given.operands]
     start, limit, delta = (load_integer(w, n, o, dtype) for n, o in enumerate(offsets))
-    w.fail(code.let(f"icmp eq i64 {delta}, 0"), 1)
+    w.fail(code.compare("eq", delta, 0), 1)
     sign = "s" if dtype.is_signed else "u"
     is_up = code.let(f"icmp {sign}gt i64 {delta}, 0")
-    low = code.let(f"select i1 {is_up}, i64 {start}, i64 {limit}")
-    high = code.let(f"select i1 {is_up}, i64 {limit}, i64 {start}")
-    back = code.let(f"sub i64 0, {delta}")
-    size = code.let(f"select i1 {is_up}, i64 {delta}, i64 {back}")
-    gap = code.let(f"sub i64 {high}, {low}")
-    last = code.let(f"udiv i64 {code.let(f'sub i64 {gap}, 1')}, {size}")
+    low = code.choose(is_up, start, limit)
+    high = code.choose(is_up, limit, start)
+    back = code.integer("sub", 0, delta)
+    size = code.choose(is_up, delta, back)
+    gap = code.integer("sub", high, low)
+    last = code.integer("div", code.integer("sub", gap, 1), size, DType.U64)
     is_some = code.let(f"icmp {sign}lt i64 {low}, {high}")
-    return code.let(f"select i1 {is_some}, i64 {code.let(f'add i64 {last}, 1')}, i64 0")
+    return code.choose(is_some, code.integer("add", last, 1), 0)
 
 
 def _bound_exceeded(given: Step, text: str) -> str:
@@ -249,9 +249,9 @@ def _as_size(given: Step, name: str) -> Source:
     most = ceiling(given.node.shape.dims[0])
     dtype = given.node.inputs[0].shape.dtype
     value = load_integer(w, 0, w.size(given.operands[0].offset), dtype)
-    w.fail(w.code.let(f"icmp slt i64 {value}, 0"), 1)
+    w.fail(w.code.compare("lt", value, 0), 1)
     store_i64(w, value, 1, 0)
-    w.fail(w.code.let(f"icmp ugt i64 {value}, {w.size(most)}"), 2)
+    w.fail(w.code.compare("gt", value, w.size(most), DType.U64), 2)
     return w.source(name)
 
 
@@ -269,6 +269,6 @@ def _same_size(given: Step, name: str) -> Source:
     places = [w.size(layout.offset) for layout in (*given.operands, *given.results)]
     kinds = [i.shape.dtype for i in given.node.inputs]
     one, other = (load_integer(w, n, places[n], kinds[n]) for n in range(2))
-    w.fail(w.code.let(f"icmp ne i64 {one}, {other}"), 1)
+    w.fail(w.code.compare("ne", one, other), 1)
     store_i64(w, 0, 2, places[2])
     return w.source(name)

@@ -98,16 +98,14 @@ class _Nms:
     def unit(self, w: Writer, unit: Bound) -> None:
         code = w.code
         batch, row = w.split(unit, self.rows)
-        keys = code.let(f"getelementptr i8, ptr %scratch, i64 {HISTOGRAM_BYTES}")
+        keys = code.advanced("%scratch", HISTOGRAM_BYTES, DType.U8)
         spare = self.radix_keys.pointer(code, keys, w.size(self.length))
         boxes = self.radix_keys.pointer(code, spare, w.size(self.length))
         count = self.candidate_keys(w, [batch, row], keys)
         ordered = self.radix_keys.sort(code, keys, spare, "%scratch", count)
         num_selected = Variable(code, 0)
         with code.count(0, count, 1, BOXES_PER_POLL) as i:
-            is_below_max = code.let(
-                f"icmp slt i64 {num_selected.get()}, {w.size(self.max_selected)}"
-            )
+            is_below_max = code.compare("lt", num_selected.get(), w.size(self.max_selected))
             with code.when(is_below_max):
                 index = self.radix_keys.load_position(code, ordered, i)
                 self.try_select(w, self.box(w, batch, index), boxes, num_selected, (unit, index))
@@ -135,13 +133,13 @@ class _Nms:
         code, num_overlaps = w.code, Variable(w.code, 0)
         have = num_selected.get()
         with code.count(0, have, code.lanes) as i:
-            is_selected = code.let(f"icmp eq i64 {num_overlaps.get()}, 0")
+            is_selected = code.compare("eq", num_overlaps.get(), 0)
             with code.when(is_selected):
                 others = [self.field(w, boxes, n, i) for n in range(BOX_FIELDS)]
                 hits = self.overlaps(box, [load(code, v, p) for v, p in others])
                 hits = hits & below(code, code.i64("sub", have, i))
-                num_overlaps.add(code.let(f"zext i1 {hits.any()} to i64"))
-        with code.when(code.let(f"icmp eq i64 {num_overlaps.get()}, 0")):
+                num_overlaps.add(code.converted(hits.any(), DType.BOOL, DType.I64))
+        with code.when(code.compare("eq", num_overlaps.get(), 0)):
             for n, value in enumerate(box):
                 kind, where = self.field(w, boxes, n, have)
                 store(code, value, kind, where)

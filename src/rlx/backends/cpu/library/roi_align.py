@@ -229,10 +229,10 @@ class RoiAlign(_RoiKernel):
         for dim in self.x.dims[2:]:
             if lower_bound(dim) > 0:
                 continue
-            wrong = code.let(f"icmp eq i64 {w.size(dim)}, 0")
+            wrong = code.compare("eq", w.size(dim), 0)
             for side in sides:
-                has_points = code.let(f"icmp sgt i64 {side.count}, 0")
-                wrong = code.let(f"and i1 {wrong}, {has_points}")
+                has_points = code.compare("gt", side.count, 0)
+                wrong = code.both(wrong, has_points)
             w.fail(wrong, 1)
 
     def axis_bins(self, w: Writer, region: Bound, axis: int, low: Bound) -> _AxisBins:
@@ -291,10 +291,10 @@ class RoiAlign(_RoiKernel):
                 )
 
     def weights(self, w: Writer) -> str:
-        return w.code.let(f"getelementptr i8, ptr %scratch, i64 {4 * self.lanes * I64.itemsize}")
+        return w.code.advanced("%scratch", 4 * self.lanes * I64.itemsize, DType.U8)
 
     def sums(self, w: Writer, place: Bound) -> str:
-        start = w.code.let(f"getelementptr i8, ptr %scratch, i64 {self.before}")
+        start = w.code.advanced("%scratch", self.before, DType.U8)
         return advanced(w.code, start, place, self.compute_dtype)
 
     def to_scratch(self, w: Writer, value: Vec, place: Bound) -> None:
@@ -308,7 +308,7 @@ class RoiAlign(_RoiKernel):
             to, pixels = step(w, b, self.row), list[tuple[Bound, Vec]]()
             for n in range(4):
                 at_ = at(w, b, n * self.lanes)
-                place = code.let(f"load i64, ptr {advanced(code, '%scratch', at_, I64)}")
+                place = code.fetch_scalar(advanced(code, "%scratch", at_, I64), DType.I64)
                 weight = load(
                     code, self.compute_dtype, advanced(code, weights, at_, self.compute_dtype), 0
                 )
@@ -402,8 +402,8 @@ class MaxRoiPool(_RoiKernel):
                 value = w.load(X, at(w, pixel, n * self.lanes), self.dtype, 1, mask)
                 made = arith.maximum(value.made(f"load {value.type}, ptr {slot}"), value)
                 code.do(f"store {made.type} {made.text}, ptr {slot}")
-        has_rows, has_columns = (code.let(f"icmp slt i64 {a}, {b}") for a, b in (rows, columns))
-        has_any = code.splat(code.let(f"and i1 {has_rows}, {has_columns}"), DType.BOOL)
+        has_rows, has_columns = (code.compare("lt", a, b) for a, b in (rows, columns))
+        has_any = code.splat(code.both(has_rows, has_columns), DType.BOOL)
         return [none.made(f"load {none.type}, ptr {s}").where(has_any, 0.0) for s in slots]
 
 

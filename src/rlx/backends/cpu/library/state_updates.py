@@ -127,7 +127,7 @@ class _Rows:
             size = w.size(node.shape.dims[0])
             dtype = node.inputs[SLOTS].shape.dtype
             slot = load_integer(w, SLOTS - ROWS, w.place(layout, [entry]), dtype)
-            w.fail(w.code.let(f"icmp uge i64 {slot}, {size}"), 2)
+            w.fail(w.code.compare("ge", slot, size, DType.U64), 2)
         return (
             step(w, entry, rows.strides[0] * self.parts),
             step(w, slot, state.strides[0] * self.parts),

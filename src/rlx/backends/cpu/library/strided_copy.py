@@ -141,12 +141,12 @@ def vector_loop(
         with code.count(low, high, 1) as i:
             body(i, None)
         return
-    left = code.let(f"sub i64 {high}, {low}")
-    rest = code.let(f"and i64 {left}, {code.lanes - 1}")
-    end = code.let(f"sub i64 {high}, {rest}")
+    left = code.integer("sub", high, low)
+    rest = code.integer("and", left, code.lanes - 1)
+    end = code.integer("sub", high, rest)
     with code.count(low, end, code.lanes) as i:
         body(i, None)
-    with code.when(code.let(f"icmp sgt i64 {rest}, 0")):
+    with code.when(code.compare("gt", rest, 0)):
         body(end, code.iota(DType.I64) < code.splat(rest, DType.I64))
 
 
@@ -160,7 +160,7 @@ def unrolled_vector_loop(
     if left == whole:
         body(low, together, None)
         return
-    rest = code.let(f"srem i64 {left}, {whole}")
+    rest = code.integer("rem", left, whole)
     end = code.i64("sub", high, rest)
     with code.count(low, end, whole) as i:
         body(i, together, None)
@@ -246,7 +246,7 @@ def load_integer(w: Writer, number: int, place: Bound, dtype: DType) -> str:
 def load_index(w: Writer, number: int, place: Bound, dtype: DType, size: Bound) -> str:
     """An index that is in range; one that is not is failure 1."""
     value = load_integer(w, number, place, dtype)
-    w.fail(w.code.let(f"icmp uge i64 {value}, {size}"), 1)
+    w.fail(w.code.compare("ge", value, size, DType.U64), 1)
     return value
 
 

@@ -144,6 +144,21 @@ class Code(FunctionNodes):
         kind, truth = UNIFORM[dtype], DType.BOOL
         return self.scalar(ir.Compare, truth, self.operand(a, kind), self.operand(b, kind), op=op)
 
+    def negated(self, condition: str) -> Scalar:
+        return self.integer("xor", condition, "true", DType.BOOL)
+
+    def both(self, a: str, b: str) -> Scalar:
+        return self.integer("and", a, b, DType.BOOL)
+
+    def either(self, a: str, b: str) -> Scalar:
+        return self.integer("or", a, b, DType.BOOL)
+
+    def choose(self, condition: str, yes: Bound, no: Bound, dtype: DType = DType.I64) -> Scalar:
+        """One of two uniform numbers."""
+        kind = UNIFORM[dtype]
+        args = self.operand(condition, I1), self.operand(yes, kind), self.operand(no, kind)
+        return self.scalar(ir.Select, dtype, *args)
+
     def converted(self, value: Bound, dtype: DType, to: DType) -> Scalar:
         return self.scalar(ir.Convert, to, self.operand(value, UNIFORM[dtype]))
 
@@ -317,12 +332,11 @@ class Code(FunctionNodes):
         self.put(slot, value)
         return slot
 
-    def advanced(self, address: str, index: Bound, element: DType) -> Scalar:
+    def advanced(self, address: str, index: Bound, element: DType | Type) -> Scalar:
         """The address, some elements on."""
+        kind = UNIFORM[element] if isinstance(element, DType) else element
         args = self.operand(address, POINTER), self.operand(index)
-        return self._scalar(
-            vec.Advance(args=args, results=(self.named(POINTER),), element=UNIFORM[element])
-        )
+        return self._scalar(vec.Advance(args=args, results=(self.named(POINTER),), element=kind))
 
     def spread(self, address: str, index: Vec, element: DType) -> Value:
         """An address for each lane, some elements on."""

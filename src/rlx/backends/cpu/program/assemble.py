@@ -35,6 +35,7 @@ from rlx.ir.mir import Node
 from rlx.kernel.program.program import KernelSequence, ProgramStep, Subprogram, Value
 from rlx.kernel.program.schedule import Buffer
 from rlx.kernel.program.select import MAIN
+from rlx.program.types import POINTER
 
 MIN_COPIED_WORDS = 4
 """Words that are copied rather than stored one by one."""
@@ -103,7 +104,7 @@ class FunctionWriter:
         return self.code.let(f"load {kind}, ptr {self.word_at(word)}")
 
     def word_at(self, word: Word) -> str:
-        return self.code.let(f"getelementptr i64, ptr %context, i64 {word.value}")
+        return self.code.advanced("%context", word.value, DType.I64)
 
     def offset(self, pointer: str, count: Bound) -> str:
         """The pointer, some bytes on."""
@@ -122,7 +123,7 @@ class FunctionWriter:
     def align(self, count: Bound) -> Bound:
         if isinstance(count, int):
             return round_up(count)  # pyright: ignore[reportReturnType]
-        return self.code.let(f"and i64 {self.code.i64('add', count, 63)}, -64")
+        return self.code.integer("and", self.code.i64("add", count, 63), -64)
 
     def check(self, result: str) -> None:
         """Leave with a code that is not 0."""
@@ -229,8 +230,8 @@ class StepWriter(FunctionWriter):
     # -- addresses ------------------------------------------------------------------------------
 
     def external(self, number: int) -> str:
-        at = self.code.let(f"getelementptr ptr, ptr %externals, i64 {number}")
-        return self.code.let(f"load ptr, ptr {at}")
+        at = self.code.advanced("%externals", number, POINTER)
+        return self.code.fetch_uniform(at, POINTER)
 
     def number_outside(self, root: Node) -> int | None:
         """Which of the caller's arrays a value is, if it is one."""
@@ -353,7 +354,7 @@ class StepWriter(FunctionWriter):
         test, yes, done = (code.label() for _ in range(3))
         code.do(f"br i1 {code.let(f'icmp eq ptr {changed}, null')}, label %{yes}, label %{test}")
         code.place(test)
-        byte = code.let(f"load i8, ptr {self.offset(changed, number)}")
+        byte = code.fetch_scalar(self.offset(changed, number), DType.U8)
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
         code.place(yes)
         self.value = Formulas(code, self.names.sizes, self.symbols)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rlx.backends.cpu.llvm.values import Bound
 from rlx.backends.cpu.program.call_context import Word
 from rlx.core.dim import Dim, DimLike, dim_max
+from rlx.core.dtype import DType
 from rlx.core.extent import ceiling, of_symbol
 from rlx.core.shape import Shape
 from rlx.ir.extents import measured_by
@@ -22,6 +23,7 @@ from rlx.kernel.program.program import (
     Subprogram,
     WhileLoop,
 )
+from rlx.program.types import POINTER
 
 if TYPE_CHECKING:
     from rlx.backends.cpu.program.assemble import MemoryNeeds, StepWriter
@@ -130,8 +132,8 @@ class _Control:
         code = self.code
         given = code.slot(f"[{max(1, len(externals))} x ptr]")
         for i, address in enumerate(subprogram.externals(externals)):
-            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
-            code.do(f"store ptr {address}, ptr {at}")
+            at = code.advanced(given, i, POINTER)
+            code.put_uniform(at, address, POINTER)
         args = f"ptr %context, ptr {memory}, ptr {given}"
         self.writer.check(code.let(f"call i32 @{subprogram.name}({args})"))
 
@@ -141,7 +143,7 @@ class _Control:
         places, memory = self.writer.temps(_open_sizes(self.step, control), self.memory)
         externals = [*self.operands[1:], *(places or self.results)]
         yes = self._flag(self.operands[0])
-        no = self.code.let(f"xor i1 {yes}, true")
+        no = self.code.negated(yes)
         for taken, side in ((yes, control.then), (no, control.other)):
             with self.code.when(taken), self.writer.apart():
                 self.call(side, externals, memory)
@@ -171,23 +173,23 @@ class _Control:
 
     def put_size(self, name: str, value: Bound) -> None:
         code, writer = self.code, self.writer
-        code.do(f"store i64 {value}, ptr {writer.value.address(name)}")
+        code.put_scalar(writer.value.address(name), value, DType.I64)
         symbol = next(s for s in measured_by(self.step.node) if s.name == name)
         most = writer.value(ceiling(of_symbol(symbol)))
-        with code.when(code.let(f"icmp sgt i64 {value}, {most}")):
+        with code.when(code.compare("gt", value, most)):
             self.leave()
 
     def leave(self) -> None:
         """The call cannot go on: a size has outgrown its capacity."""
         code = self.code
         number = self.step.number + max(1, sum(t is not None for t in self.step.copies))
-        code.do(f"store i64 {number << 32 | 1}, ptr {self.writer.word_at(Word.FAILED)}")
+        code.put_scalar(self.writer.word_at(Word.FAILED), number << 32 | 1, DType.I64)
         code.do("ret i32 1")
         code.place(code.label("never"))
 
     def _flag(self, address: str) -> str:
-        byte = self.code.let(f"load i8, ptr {address}")
-        return self.code.let(f"icmp ne i8 {byte}, 0")
+        byte = self.code.fetch_scalar(address, DType.U8)
+        return self.code.compare("ne", byte, 0, DType.I8)
 
     # -- loops ----------------------------------------------------------------------------------
 
@@ -205,9 +207,9 @@ class _Control:
         turn = code.slot("i64")
         code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
         code.place(head)
-        now = code.let(f"load i64, ptr {turn}")
+        now = code.fetch_scalar(turn, DType.I64)
         if control.limit is not None:
-            more, test = code.let(f"icmp slt i64 {now}, {control.limit}"), code.label()
+            more, test = code.compare("lt", now, control.limit), code.label()
             code.do(f"br i1 {more}, label %{test}, label %{done}")
             code.place(test)
         before, after = carries.places(now)
@@ -225,7 +227,7 @@ class _Control:
             self._poll()
             code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
         code.place(done)
-        turns = code.let(f"load i64, ptr {turn}")
+        turns = code.fetch_scalar(turn, DType.I64)
         if rows:
             self.put_size(f"{node.attrs['extent']}.rows", turns)
         carries.deliver(turns)
@@ -272,8 +274,8 @@ class _Control:
         code, writer = self.code, self.writer
         given = code.slot(f"[{len(self.operands) + len(self.results)} x ptr]")
         for i, address in enumerate((*self.operands, *self.results)):
-            at = code.let(f"getelementptr ptr, ptr {given}, i64 {i}")
-            code.do(f"store ptr {address}, ptr {at}")
+            at = code.advanced(given, i, POINTER)
+            code.put_uniform(at, address, POINTER)
         function = writer.word(Word.HOST)
         args = f"ptr %context, i64 {self.step.number}, ptr {given}"
         writer.check(code.let(f"call i32 {function}({args})"))
@@ -306,7 +308,7 @@ class _Carries:
             self.writer.copy(result, place, self.writer.value(shape.size_bytes))
 
     def _is_odd(self, turn: Bound) -> str:
-        return self.code.let(f"trunc i64 {turn} to i1")
+        return self.code.converted(turn, DType.I64, DType.BOOL)
 
     def _chosen(self, yes: str, some: Sequence[str], others: Sequence[str]) -> list[str]:
         return [self.code.let(f"select i1 {yes}, ptr {a}, ptr {b}") for a, b in zip(some, others)]

@@ -8,6 +8,7 @@ from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.llvm.values import Bound
 from rlx.core.atoms import Atom, Monomial, Symbol
 from rlx.core.dim import Dim, DimLike, provably_le
+from rlx.core.dtype import DType
 from rlx.core.extent import is_measured
 
 LONG = 8
@@ -51,7 +52,7 @@ class Formulas:
 
     def address(self, name: str) -> str:
         """Where the size of a named dim is."""
-        return self._code.let(f"getelementptr i64, ptr {self._sizes}, i64 {self._numbers[name]}")
+        return self._code.advanced(self._sizes, self._numbers[name], DType.I64)
 
     def _value(self, dim: Dim) -> Bound:
         code = self._code
@@ -75,7 +76,7 @@ class Formulas:
 
     def _atom(self, atom: Atom) -> Bound:
         if isinstance(atom, Symbol):
-            return self._code.let(f"load i64, ptr {self.address(atom.name)}")
+            return self._code.fetch_scalar(self.address(atom.name), DType.I64)
         a, b = map(self, atom.args)
         match atom.fn:
             case "max":
@@ -91,21 +92,21 @@ class Formulas:
         """Rounded down, as the remainder has the divisor's sign; by nothing it is nothing."""
         code = self._code
         divisor = self._divisor(b)
-        rest = code.let(f"srem i64 {a}, {divisor}")
-        is_off = code.let(f"icmp slt i64 {code.let(f'xor i64 {rest}, {divisor}')}, 0")
-        is_part = code.let(f"icmp ne i64 {rest}, 0")
-        is_below = code.let(f"and i1 {is_off}, {is_part}")
+        rest = code.integer("rem", a, divisor)
+        is_off = code.compare("lt", code.integer("xor", rest, divisor), 0)
+        is_part = code.compare("ne", rest, 0)
+        is_below = code.both(is_off, is_part)
         if fn == "%":
-            more = code.let(f"select i1 {is_below}, i64 {divisor}, i64 0")
+            more = code.choose(is_below, divisor, 0)
             made = code.i64("add", rest, more)
         else:
-            less = code.let(f"zext i1 {is_below} to i64")
-            made = code.i64("sub", code.let(f"sdiv i64 {a}, {divisor}"), less)
+            less = code.converted(is_below, DType.BOOL, DType.I64)
+            made = code.i64("sub", code.integer("div", a, divisor), less)
         if isinstance(b, int):
             return made if b else 0
-        return code.let(f"select i1 {code.let(f'icmp eq i64 {b}, 0')}, i64 0, i64 {made}")
+        return code.choose(code.compare("eq", b, 0), 0, made)
 
     def _divisor(self, b: Bound) -> Bound:
         if isinstance(b, int):
             return b or 1
-        return self._code.let(f"select i1 {self._code.let(f'icmp eq i64 {b}, 0')}, i64 1, i64 {b}")
+        return self._code.choose(self._code.compare("eq", b, 0), 1, b)

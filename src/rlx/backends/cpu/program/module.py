@@ -15,6 +15,7 @@ from rlx.backends.cpu.program.functions import chunks, functions_of
 from rlx.backends.cpu.program.step_tables import PERFORM, PREPARE
 from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import Dim, DimLike, Symbol, symbols_of
+from rlx.core.dtype import DType
 from rlx.core.extent import ceiling
 from rlx.ir.lir import Phase
 from rlx.ir.mir import Node
@@ -196,8 +197,8 @@ class _Words(FunctionWriter):
     def put(self, words: Iterable[tuple[int, DimLike]]) -> None:
         """Numbers at their places."""
         for at, value in words:
-            place = self.code.let(f"getelementptr i64, ptr {self.needs}, i64 {at}")
-            self.code.do(f"store i64 {self.value(value)}, ptr {place}")
+            place = self.code.advanced(self.needs, at, DType.I64)
+            self.code.put_scalar(place, self.value(value), DType.I64)
 
     @cached_property
     def needs(self) -> str:
@@ -207,14 +208,14 @@ class _Words(FunctionWriter):
         """Is a named dim that the caller gives outside its range, or a size negative?"""
         code, bad = self.code, "false"
         for symbol in symbols:
-            size = code.let(f"load i64, ptr {self.value.address(symbol.name)}")
+            size = code.fetch_scalar(self.value.address(symbol.name), DType.I64)
             ends = [f"icmp slt i64 {size}, {symbol.min}"]
             ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
             for end in ends:
-                bad = code.let(f"or i1 {bad}, {code.let(end)}")
+                bad = code.either(bad, code.let(end))
         for size in sizes:
-            is_negative = code.let(f"icmp slt i64 {self.value(size)}, 0")
-            bad = code.let(f"or i1 {bad}, {is_negative}")
+            is_negative = code.compare("lt", self.value(size), 0)
+            bad = code.either(bad, is_negative)
         return bad
 
 
@@ -275,13 +276,13 @@ class _Main(_Words):
     def _need(self) -> None:
         code, graph = self.code, self.graph
         total = code.let(f"call i64 @{self.subprogram.name}.need(ptr %context)")
-        code.do(f"store i64 {total}, ptr {self.needs}")
+        code.put_scalar(self.needs, total, DType.I64)
         values: list[DimLike] = [self.program.weight_bytes]
         for output in graph.outputs:
             values += [ceiling(d) for d in (output.shape.size_bytes, *output.shape.dims)]
         values += [d for leaf in graph.given for d in leaf.shape.dims]
         self._put_all("need", list(enumerate(values, 1)))
-        place = code.let(f"getelementptr i64, ptr {self.needs}, i64 {1 + len(values)}")
+        place = code.advanced(self.needs, 1 + len(values), DType.I64)
         code.do(f"store i64 {self._outside()}, ptr {place}", "ret i32 0")
 
     def _outside(self) -> str:
@@ -295,8 +296,8 @@ class _Main(_Words):
         for i, some in enumerate(rest):
             words = self._words()
             part = self._part(f"run.range{i}", words, words.out_of_range(*_parted(some)))
-            bad = self.code.let(f"or i1 {bad}, {part}")
-        return self.code.let(f"zext i1 {bad} to i64")
+            bad = self.code.either(bad, part)
+        return self.code.converted(bad, DType.BOOL, DType.I64)
 
     def _prologue(self) -> None:
         """What bodies without params have is done once, with everything else; those that have

@@ -139,7 +139,7 @@ class _FewQueries(Writer, ABC):
         stop = code.least("%stop", code.i64("mul", heads, per_head))
         if isinstance(queries, str):
             is_own = code.let(f"icmp {queries_are} i64 {queries}, 1")
-            stop = code.let(f"select i1 {is_own}, i64 {stop}, i64 0")
+            stop = code.choose(is_own, stop, 0)
         with code.count("%start", stop, 1) as unit:
             yield unit
 
@@ -155,11 +155,11 @@ class _FewQueries(Writer, ABC):
         low: Bound = 0
         if mask is not None and mask.window is not None:
             seen = code.i64("sub", code.i64("add", start, self.first), mask.window)
-            low = code.let(f"and i64 {code.most(seen, 0)}, {-code.lanes}")
+            low = code.integer("and", code.most(seen, 0), -code.lanes)
         end = code.i64("add", code.i64("add", start, self.last), 1)
         up = code.i64("add", end, KEYS_PER_CHUNK - 1)
-        first = low if low == 0 else code.let(f"udiv i64 {low}, {KEYS_PER_CHUNK}")
-        chunks = code.i64("sub", code.let(f"udiv i64 {up}, {KEYS_PER_CHUNK}"), first)
+        first = low if low == 0 else code.integer("div", low, KEYS_PER_CHUNK, DType.U64)
+        chunks = code.i64("sub", code.integer("div", up, KEYS_PER_CHUNK, DType.U64), first)
         return Span(code, entry, start, low, end, first, chunks)
 
     def slots_of(self, values: Sequence[Vec]) -> Slots:
@@ -225,7 +225,7 @@ class Span:
     """How many."""
 
     def has(self, chunk: Bound) -> str:
-        return self.code.let(f"icmp slt i64 {chunk}, {self.chunks}")
+        return self.code.compare("lt", chunk, self.chunks)
 
 
 class Slots:
@@ -460,7 +460,7 @@ class KeyChunks(_FewQueries):
         for r in range(self.rows):
             record = advanced(code, self.record_of(chunk, r), column, self.kind)
             for n, start in enumerate(starts):
-                with code.when(code.let(f"icmp slt i64 {start}, {left}")):
+                with code.when(code.compare("lt", start, left)):
                     place = advanced(code, record, start, self.kind)
                     store(code, sums[r * len(starts) + n], self.kind, place)
 

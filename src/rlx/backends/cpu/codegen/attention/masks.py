@@ -20,7 +20,7 @@ class MaskedBlock(QueryBlock):
 
     def _place_of(self, row: Bound) -> Bound:
         """The position of a row's query among the keys."""
-        query = self.code.let(f"udiv i64 {row}, {self.form.group}")
+        query = self.code.integer("div", row, self.form.group, DType.U64)
         return self.code.i64("add", query, self.position)
 
     def _seen(self) -> tuple[Bound, Bound]:
@@ -33,7 +33,7 @@ class MaskedBlock(QueryBlock):
         if mask.window is None:
             return 0, high
         low = code.most(code.i64("sub", self.near, mask.window), 0)
-        number = code.let(f"udiv i64 {low}, {KEY_BLOCK}")
+        number = code.integer("div", low, KEY_BLOCK, DType.U64)
         return code.i64("mul", number, KEY_BLOCK), high
 
     def _adjust(self, key: str, count: Bound) -> None:
@@ -62,12 +62,12 @@ class MaskedBlock(QueryBlock):
         """Is any key of the block hidden from any row?"""
         code, window = self.code, window_of(self.form)
         end = code.i64("add", key, count)
-        is_late = code.let(f"icmp sgt i64 {end}, {code.i64('add', self.near, 1)}")
+        is_late = code.compare("gt", end, code.i64("add", self.near, 1))
         if window is None:
             return is_late
         start = code.i64("sub", self.far, window)
-        is_early = code.let(f"icmp slt i64 {key}, {start}")
-        return code.let(f"or i1 {is_late}, {is_early}")
+        is_early = code.compare("lt", key, start)
+        return code.either(is_late, is_early)
 
     def _seen_by_place(self, key: str) -> Callable[[Vec, str, int], Vec]:
         """Causal and sliding-window mask: hide keys after a row's position, and those too far
@@ -92,14 +92,14 @@ class MaskedBlock(QueryBlock):
         row = row.where(row < last, last)
         if group == 1:
             return row
-        member = self._splat(code.let(f"urem i64 {self.first}, {group}"), kind)
+        member = self._splat(code.integer("rem", self.first, group, DType.U64), kind)
         unsigned = DType.U32 if kind is DType.I32 else DType.U64
         return ((row + member).bits(unsigned) / group).bits(kind)
 
     def _splat(self, number: Bound, kind: DType) -> Vec:
         code = self.code
         if isinstance(number, str) and kind is DType.I32:
-            number = code.let(f"trunc i64 {number} to i32")
+            number = code.converted(number, DType.I64, DType.I32)
         return code.splat(number, kind)
 
     def _one_mask(self, key: str, mask: MaskOperand) -> Callable[[Vec, str, int], Vec]:

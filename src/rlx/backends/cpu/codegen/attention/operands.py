@@ -107,7 +107,7 @@ class CachedLine:
         value = load(code, self.form.kv_dtype, self.address(at), self.step, mask).to(sums)
         if self.scales is None:
             return value
-        block = at // BLOCK if isinstance(at, int) else code.let(f"udiv i64 {at}, {BLOCK}")
+        block = at // BLOCK if isinstance(at, int) else code.integer("div", at, BLOCK, DType.U64)
         where = code.i64("mul", block, self.scale_step)
         scale = advanced(code, self.scales, where, self.scale_dtype)
         return value * load(code, self.scale_dtype, scale, 0).to(sums)
@@ -154,6 +154,6 @@ def share(form: Attention, total: Vec, keys: Bound) -> Vec:
     """One over the divisor of weighted sums."""
     given = [total]
     if not form.gives_zeros:
-        empty = total.code.let(f"icmp eq i64 {keys}, 0")
+        empty = total.code.compare("eq", keys, 0)
         given.append(total.code.splat(empty, DType.BOOL))
     return on_vectors(form.share, *given)

@@ -89,7 +89,7 @@ class QueryBlock(Writer):
         """Units are numbered row blocks innermost, then the kv heads, then the batch."""
         code, heads = self.code, self.form.kv_heads
         rows = code.i64("mul", self.size(self.form.queries), self.form.group)
-        blocks = code.let(f"udiv i64 {code.i64('add', rows, self.width - 1)}, {self.width}")
+        blocks = code.integer("div", code.i64("add", rows, self.width - 1), self.width, DType.U64)
         turns = code.i64("mul", self.size(self.form.batch), heads)
         with code.count("%start", self._stop(code.i64("mul", turns, blocks)), 1) as unit:
             outer, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
@@ -106,8 +106,8 @@ class QueryBlock(Writer):
         stop = self.code.least("%stop", units)
         if self.has_one:
             return stop
-        is_one = self.code.let(f"icmp eq i64 {self.size(self.form.queries)}, 1")
-        return self.code.let(f"select i1 {is_one}, i64 0, i64 {stop}")
+        is_one = self.code.compare("eq", self.size(self.form.queries), 1)
+        return self.code.choose(is_one, 0, stop)
 
     def _enter(self) -> None:
         """The entry of keys and values, how many of them there are, and where queries stand."""
@@ -215,7 +215,7 @@ class QueryBlock(Writer):
         return to, across, 1
 
     def _whole(self, extent: Bound) -> str:
-        return self.code.let(f"and i64 {extent}, {-self.code.lanes}")
+        return self.code.integer("and", extent, -self.code.lanes)
 
     def _product(
         self, left: tuple[str, Bound, Bound], lines: Bound, right: str, count: Bound, sums: str,
@@ -238,5 +238,5 @@ class QueryBlock(Writer):
         left = self.code.i64("sub", end, at)
         if isinstance(left, int):
             return self.code.i64("add", at, left // size * size)
-        count = self.code.let(f"udiv i64 {left}, {size}")
+        count = self.code.integer("div", left, size, DType.U64)
         return self.code.i64("add", at, self.code.i64("mul", count, size))

@@ -18,6 +18,7 @@ from rlx.backends.cpu.codegen.loop.vector_access import advanced
 from rlx.backends.cpu.isa import Isa
 from rlx.backends.cpu.llvm.values import Bound
 from rlx.core.dim import DimLike
+from rlx.core.dtype import DType
 from rlx.kernel.attention import Attention
 
 CHUNKS_PER_POLL = 8
@@ -45,7 +46,7 @@ class QueryChunks(KeyChunks):
     def write(self) -> None:
         code, each = self.code, self.rows // self.form.group
         queries = self.size(self.form.queries)
-        blocks = code.let(f"udiv i64 {code.i64('add', queries, each - 1)}, {each}")
+        blocks = code.integer("div", code.i64("add", queries, each - 1), each, DType.U64)
         with self.units(blocks, "ne") as unit:
             turn, block = (code.let(f"{w} i64 {unit}, {blocks}") for w in ("udiv", "urem"))
             self.batch, self.head = self.batch_and_head(turn)

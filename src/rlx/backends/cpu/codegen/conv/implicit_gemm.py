@@ -222,7 +222,7 @@ class _ImplicitGemm(EpilogueBuilder):
                 place = advanced(code, self._scratch(self.scratch.padding), at, DType.U8)
                 store(code, zero, DType.I32, place)
         self.written = code.slot("i64")
-        code.do(f"store i64 -1, ptr {self.written}")
+        code.put_scalar(self.written, -1, DType.I64)
         counts = [*self.groups.values(), self.num_blocks, self.num_panels]
         with code.count("%start", code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
@@ -240,14 +240,14 @@ class _ImplicitGemm(EpilogueBuilder):
         code, size = self.code, self.tiling.row_block
         turn, place, panel = self._numbers(unit)
         block = code.i64("sub", place, code.i64("mul", turn, self.num_blocks))
-        first = code.let(f"mul i64 {block}, {size}")
+        first = code.integer("mul", block, size)
         end = code.least(self.num_places, code.i64("add", first, size))
-        column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
+        column = code.integer("mul", panel, self.tiling.columns)
         with self.placed(self.split(turn, self.groups)):
-            known = code.let(f"load i64, ptr {self.written}")
-            with code.when(code.let(f"icmp ne i64 {known}, {place}")):
+            known = code.fetch_scalar(self.written, DType.I64)
+            with code.when(code.compare("ne", known, place)):
                 self._table(first, code.i64("sub", end, first))
-                code.do(f"store i64 {place}, ptr {self.written}")
+                code.put_scalar(self.written, place, DType.I64)
             self._sum(first, end, panel)
             self.epilogue(first, end, column)
 
@@ -256,7 +256,7 @@ class _ImplicitGemm(EpilogueBuilder):
         code = self.code
         if not is_panel_major(self.contract):
             place, panel = self.divided(unit, self.num_panels)
-            return code.let(f"udiv i64 {place}, {self.num_blocks}"), place, panel
+            return code.integer("div", place, self.num_blocks, DType.U64), place, panel
         turn, rest = self.divided(unit, code.i64("mul", self.num_blocks, self.num_panels))
         panel, block = self.divided(rest, self.num_blocks)
         return turn, code.i64("add", code.i64("mul", turn, self.num_blocks), block), panel
@@ -308,7 +308,7 @@ class _ImplicitGemm(EpilogueBuilder):
         row = self.code.i64("sub", m, first)
         lines = [self.scratch.position + 8 * self.scratch.room * i for i in range(len(self.points))]
         return {
-            axis: self.code.let(f"load i64, ptr {self._scratch(line, row)}")
+            axis: self.code.fetch_scalar(self._scratch(line, row), DType.I64)
             for axis, line in zip(self.points, lines)
         }
 
@@ -340,7 +340,7 @@ class _ImplicitGemm(EpilogueBuilder):
     ) -> None:
         code, (tap, taps, start, count) = self.code, part
         step = code.i64("add", code.i64("mul", tap, self.steps), start)
-        is_first = code.let(f"icmp eq i64 {step}, 0")
+        is_first = code.compare("eq", step, 0)
         lines = code.i64("mul", code.i64("add", line, step), self.tiling.columns)
         right = advanced(code, self.panels, lines, self.contract.right.dtype)
         across = self.strides[self.image].get(self.contract.inner[-1], 0)

@@ -36,14 +36,14 @@ class DotProductSums(RegisterSums):
     def run(self, count: Bound, unroll: int) -> None:
         del unroll
         code, group = self.code, self.tiling.dot_group
-        whole = code.let(f"and i64 {count}, {-group}")
-        even = code.let(f"and i64 {count}, {-UNROLL * group}")
+        whole = code.integer("and", count, -group)
+        even = code.integer("and", count, -UNROLL * group)
         for low, high, groups in ((0, even, UNROLL), (even, whole, 1)):
             with code.count(low, high, groups * group) as k:
                 self._groups(k, groups)
         if self.is_whole:
             return
-        with code.when(code.let(f"icmp slt i64 {whole}, {count}")):
+        with code.when(code.compare("lt", whole, count)):
             last = [self._part(row, whole, count) for row in self.rows]
             self.store_sums(self._added(self.load_sums(), whole, last))
 
@@ -64,21 +64,23 @@ class DotProductSums(RegisterSums):
     def _unsigned(self, group: str) -> str:
         """Bytes as u8: flipping the sign bit of an i8 adds 128."""
         is_signed = self.kinds[0] is DType.I8
-        return self.code.let(f"xor i32 {group}, {0x80808080 - (1 << 32)}") if is_signed else group
+        if not is_signed:
+            return group
+        return self.code.integer("xor", group, 0x80808080 - (1 << 32), DType.I32)
 
     def _part(self, row: str, at: Bound, count: Bound) -> str:
         """The last, partial group of a row, zero-padded."""
         code, raw = self.code, stored(self.kinds[0])
         slot, bits = code.slot("i32"), 8 * raw.itemsize
-        code.do(f"store i32 0, ptr {slot}")
+        code.put_scalar(slot, 0, DType.I32)
         with code.count(at, count, 1) as k:
             one = code.let(f"load {ELEMENT[raw]}, ptr {advanced(code, row, k, raw)}")
             wide = code.let(f"zext {ELEMENT[raw]} {one} to i32")
             by = code.i64("mul", code.i64("sub", k, at), bits)
-            moved = code.let(f"shl i32 {wide}, {code.let(f'trunc i64 {by} to i32')}")
-            held = code.let(f"load i32, ptr {slot}")
-            code.do(f"store i32 {code.let(f'or i32 {held}, {moved}')}, ptr {slot}")
-        return self._unsigned(code.let(f"load i32, ptr {slot}"))
+            moved = code.integer("shl", wide, code.converted(by, DType.I64, DType.I32), DType.I32)
+            held = code.fetch_scalar(slot, DType.I32)
+            code.put_scalar(slot, code.integer("or", held, moved, DType.I32), DType.I32)
+        return self._unsigned(code.fetch_scalar(slot, DType.I32))
 
     def _added(self, sums: list[list[Vec]], at: Bound, groups: list[str]) -> list[list[Vec]]:
         """Add the products of one group of each row with those of all columns."""

@@ -108,8 +108,8 @@ class EpilogueBuilder(ContractionBuilder):
             sums = self.sums_at(code.i64("sub", m, first))
             self.evaluate((n for n in contract.epilogue if contract.columns not in n.free), None)
             if not code.isa.has_masks:
-                length = code.let(f"and i64 {code.i64('sub', stop, column)}, {-lanes}")
-                whole = code.let(f"add i64 {column}, {length}")
+                length = code.integer("and", code.i64("sub", stop, column), -lanes)
+                whole = code.integer("add", column, length)
                 with code.count(column, whole, lanes) as n:
                     self._vector(n, column, sums, None)
             with code.count(whole, stop, lanes) as n:
@@ -168,7 +168,7 @@ class _Gemm(EpilogueBuilder):
         right = self.contract.right
         assert isinstance(right, Load)
         number = self.code.slot("i64")
-        self.code.do(f"store i64 0, ptr {number}")
+        self.code.put_scalar(number, 0, DType.I64)
         self._write_places(list(self.inner), 0, number)
         strides = self.strides[right].items()
         self.strides[right] = {a: s for a, s in strides if a not in self.inner}
@@ -182,9 +182,9 @@ class _Gemm(EpilogueBuilder):
                 moved = code.i64("add", place, code.i64("mul", at, stride))
                 self._write_places(axes[1:], moved, number)
             return
-        step = code.let(f"load i64, ptr {number}")
-        code.do(f"store i64 {place}, ptr {advanced(code, '%scratch', step, DType.I64)}")
-        code.do(f"store i64 {code.i64('add', step, 1)}, ptr {number}")
+        step = code.fetch_scalar(number, DType.I64)
+        code.put_scalar(advanced(code, "%scratch", step, DType.I64), place, DType.I64)
+        code.put_scalar(number, code.i64("add", step, 1), DType.I64)
 
     def _count_inner_blocks(self) -> None:
         """Blocks are of the last inner axis; at least one, so that empty sums are written, too."""
@@ -197,8 +197,8 @@ class _Gemm(EpilogueBuilder):
         )
         if self.tiling.has_table:
             outer, last = [], self.steps
-        is_empty = code.let(f"icmp eq i64 {self.steps}, 0")
-        self.last = code.let(f"select i1 {is_empty}, i64 0, i64 {last}")
+        is_empty = code.compare("eq", self.steps, 0)
+        self.last = code.choose(is_empty, 0, last)
         self.blocks_per_turn = code.most(self.parts(self.last, self.tiling.inner_block), 1)
         self.num_blocks = code.most(self.product([self.blocks_per_turn, *outer]), 1)
 
@@ -210,9 +210,9 @@ class _Gemm(EpilogueBuilder):
     def _unit(self, unit: str) -> None:
         code = self.code
         turn, panel, block = self._numbers(unit)
-        first = code.let(f"mul i64 {block}, {self.row_block}")
+        first = code.integer("mul", block, self.row_block)
         end = code.least(self.m, code.i64("add", first, self.row_block))
-        column = code.let(f"mul i64 {panel}, {self.tiling.columns}")
+        column = code.integer("mul", panel, self.tiling.columns)
         with self.placed(self.split(turn, self.batch)):
             with code.count(0, self.num_blocks, 1, BLOCKS_PER_POLL) as number:
                 self._inner_block(number, first, end, column)
@@ -223,10 +223,10 @@ class _Gemm(EpilogueBuilder):
         code = self.code
         turn, rest = self.divided(unit, code.i64("mul", self.num_row_blocks, self.num_panels))
         group, rest = self.divided(rest, code.i64("mul", self.group, self.num_panels))
-        before = code.let(f"mul i64 {group}, {self.group}")
+        before = code.integer("mul", group, self.group)
         count = code.least(self.group, code.i64("sub", self.num_row_blocks, before))
         panel, block = self.divided(rest, count)
-        return turn, panel, code.let(f"add i64 {before}, {block}")
+        return turn, panel, code.integer("add", before, block)
 
     # -- sums -----------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class _Gemm(EpilogueBuilder):
             step = code.i64("add", code.i64("mul", turn, self.last), start)
             self._write_factors(column)
             args = f"{self._right(column, step)}, i64 {count}"
-            self._rows(first, end, args, code.let(f"icmp eq i64 {number}, 0"))
+            self._rows(first, end, args, code.compare("eq", number, 0))
 
     def _write_factors(self, column: str) -> None:
         """Stage the factors of this block's columns contiguously."""
@@ -262,8 +262,8 @@ class _Gemm(EpilogueBuilder):
         code, size = self.code, self.tiling.inner_block
         if len(self.inner) == 1 or self.tiling.has_table:
             return 0, code.i64("mul", number, size)
-        turn = code.let(f"udiv i64 {number}, {self.blocks_per_turn}")
-        block = code.let(f"urem i64 {number}, {self.blocks_per_turn}")
+        turn = code.integer("div", number, self.blocks_per_turn, DType.U64)
+        block = code.integer("rem", number, self.blocks_per_turn, DType.U64)
         return turn, code.i64("mul", block, size)
 
     def _right(self, column: str, step: Bound) -> str:

@@ -35,6 +35,7 @@ from rlx.kernel.expr import (
     Store,
     postorder,
 )
+from rlx.program.types import POINTER
 
 Placed = Load | Store
 """What has an index map."""
@@ -73,15 +74,15 @@ class ContractionBuilder:
     def size(self, dim: DimLike) -> str:
         """The argument with the value of the dim."""
         self.sizes.append(dim)
-        place = self.code.let(f"getelementptr i64, ptr %sizes, i64 {len(self.sizes) - 1}")
-        return self.code.let(f"load i64, ptr {place}")
+        place = self.code.advanced("%sizes", len(self.sizes) - 1, DType.I64)
+        return self.code.fetch_scalar(place, DType.I64)
 
     def extents(self, axes: Iterable[Axis]) -> dict[Axis, str]:
         return {a: self.size(a.extent) for a in axes}
 
     def buffer(self, number: int) -> str:
-        place = self.code.let(f"getelementptr ptr, ptr %buffers, i64 {number}")
-        return self.code.let(f"load ptr, ptr {place}")
+        place = self.code.advanced("%buffers", number, POINTER)
+        return self.code.fetch_uniform(place, POINTER)
 
     def open(self, placed: Placed, number: int) -> None:
         """Prepare to load or store a buffer at an index map."""
@@ -138,8 +139,8 @@ class ContractionBuilder:
         """Delinearise an index into positions of axes, row-major."""
         found: dict[Axis, Bound] = {}
         for axis in reversed(list(extents)[1:]):
-            found[axis] = self.code.let(f"urem i64 {number}, {extents[axis]}")
-            number = self.code.let(f"udiv i64 {number}, {extents[axis]}")
+            found[axis] = self.code.integer("rem", number, extents[axis], DType.U64)
+            number = self.code.integer("div", number, extents[axis], DType.U64)
         return {**dict.fromkeys(list(extents)[:1], number), **found}
 
     def joined(self, extents: Mapping[Axis, str]) -> Bound:
@@ -158,12 +159,13 @@ class ContractionBuilder:
     def parts(self, extent: Bound, size: Bound) -> str:
         """Blocks of a size in an extent, the last perhaps partial."""
         up = self.code.i64("add", extent, self.code.i64("sub", size, 1))
-        return self.code.let(f"udiv i64 {up}, {size}")
+        return self.code.integer("div", up, size, DType.U64)
 
     def divided(self, number: Bound, by: Bound) -> tuple[str, str]:
         """The quotient and the remainder."""
         code = self.code
-        return code.let(f"udiv i64 {number}, {by}"), code.let(f"urem i64 {number}, {by}")
+        quotient = code.integer("div", number, by, DType.U64)
+        return quotient, code.integer("rem", number, by, DType.U64)
 
     # -- expressions ----------------------------------------------------------------------------
 
@@ -211,5 +213,5 @@ class ContractionBuilder:
 def below(code: Code, count: Bound) -> Vec:
     """The lanes whose index is below a count, which may be negative or past the last."""
     least = code.least(count, code.lanes)
-    short: Bound = least if isinstance(least, int) else code.let(f"trunc i64 {least} to i32")
+    short: Bound = least if isinstance(least, int) else code.converted(least, DType.I64, DType.I32)
     return code.iota(DType.I32) < code.splat(short, DType.I32)

@@ -125,9 +125,9 @@ class _Pack(ContractionBuilder):
         code, lanes = self.code, self.tiling.lanes
         with code.count(0, self.tiling.columns, lanes) as column:
             left = code.i64("sub", columns, column)
-            is_whole = code.let(f"icmp sge i64 {left}, {lanes}")
-            length = code.let(f"and i64 {steps}, {-lanes}")
-            whole = code.let(f"select i1 {is_whole}, i64 {length}, i64 0")
+            is_whole = code.compare("ge", left, lanes)
+            length = code.integer("and", steps, -lanes)
+            whole = code.choose(is_whole, length, 0)
             with code.count(0, whole, lanes) as step:
                 self._square(step, column, None, left)
             with code.count(whole, steps, lanes) as step:
@@ -203,14 +203,14 @@ class _PackGroups(ContractionBuilder):
 
     def _vectors(self, steps: Bound, columns: Bound) -> None:
         code, lanes, word = self.code, self.tiling.lanes, self.tiling.dot_group
-        whole = code.let(f"and i64 {steps}, {-word}")
+        whole = code.integer("and", steps, -word)
         with code.count(0, self.tiling.columns, lanes) as column:
             mask = below(code, code.i64("sub", columns, column))
             with self._on({self.contract.columns: column}):
                 with code.count(0, whole, word) as step:
                     values = [self._step(code.i64("add", step, i), mask) for i in range(word)]
                     self._store(values, step, column)
-                with code.when(code.let(f"icmp slt i64 {whole}, {steps}")):
+                with code.when(code.compare("lt", whole, steps)):
                     values = [self._last(code.i64("add", whole, i), steps, mask)
                               for i in range(word)]  # fmt: skip
                     self._store(values, whole, column)
@@ -230,8 +230,8 @@ class _PackGroups(ContractionBuilder):
     def _last(self, step: Bound, steps: Bound, mask: Vec) -> Vec:
         """The same of a step that may be past the last."""
         code = self.code
-        is_there = code.let(f"icmp slt i64 {step}, {steps}")
-        near = code.let(f"select i1 {is_there}, i64 {step}, i64 0")
+        is_there = code.compare("lt", step, steps)
+        near = code.choose(is_there, step, 0)
         chosen = code.splat(code.let(f"sext i1 {is_there} to i32"), DType.U32)
         return self._step(near, mask) & chosen
 

@@ -144,7 +144,7 @@ def tiled(code: Code, rows: Bound, sizes: Sequence[int]) -> Generator[tuple[int,
     """Loops over all rows, by the largest tile that fits."""
     at: Bound = 0
     for size in sizes:
-        tiles = code.let(f"udiv i64 {code.i64('sub', rows, at)}, {size}")
+        tiles = code.integer("div", code.i64("sub", rows, at), size, DType.U64)
         until = code.i64("add", at, code.i64("mul", tiles, size))
         with code.count(at, until, size) as row:
             yield size, row
@@ -183,7 +183,7 @@ class RegisterSums:
         code = self.code
         whole: Bound = 0
         if unroll > 1:
-            whole = code.let(f"and i64 {count}, {-unroll}")
+            whole = code.integer("and", count, -unroll)
             with code.count(0, whole, unroll) as k:
                 self._steps(k, unroll)
         with code.count(whole, count, 1) as k:
@@ -237,7 +237,7 @@ class RegisterSums:
         with code.when("%is_first"):
             for value, place in sums:
                 store(code, value, self.sums, place)
-        with code.when(code.let("xor i1 %is_first, true")):
+        with code.when(code.negated("%is_first")):
             for value, place in sums:
                 store(code, load(code, self.sums, place) + value, self.sums, place)
         code.do("ret void")
@@ -282,4 +282,4 @@ class Tile(RegisterSums):
         if not self.tiling.has_table:
             return super()._line(at)
         code = self.code
-        return code.let(f"load i64, ptr {advanced(code, '%table', at, DType.I64)}")
+        return code.fetch_scalar(advanced(code, "%table", at, DType.I64), DType.I64)

@@ -86,8 +86,8 @@ def _transpose_function(
 
 def _only(code: Code, number: int, limit: Bound, count: Bound) -> Vec:
     """The first lanes if the index is below a limit, else none."""
-    is_there = code.let(f"icmp slt i64 {number}, {limit}")
-    return below(code, code.let(f"select i1 {is_there}, i64 {count}, i64 0"))
+    is_there = code.compare("lt", number, limit)
+    return below(code, code.choose(is_there, count, 0))
 
 
 def _exchanged(a: Vec, b: Vec, size: int) -> tuple[Vec, Vec]:
@@ -111,7 +111,7 @@ def for_each_vector(code: Code, extent: Bound, body: Callable[[str, Vec | None],
     if isinstance(extent, int):
         whole: Bound = extent // lanes * lanes
     else:
-        whole = 0 if code.isa.has_masks else code.let(f"and i64 {extent}, {-lanes}")
+        whole = 0 if code.isa.has_masks else code.integer("and", extent, -lanes)
     if whole != 0:
         with code.count(0, whole, lanes) as at:
             body(at, None)

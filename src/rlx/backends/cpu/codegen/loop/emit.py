@@ -84,9 +84,9 @@ class Emitter:
         bits = [code.let(f"ptrtoint ptr {p} to i64") for p in places]
         together = "%start" if self.schedule.vector in self.schedule.parallel else "0"
         for number in bits:
-            together = code.let(f"or i64 {together}, {number}")
-        low = code.let(f"and i64 {together}, 63")
-        is_aligned = code.let(f"icmp eq i64 {low}, 0")
+            together = code.integer("or", together, number)
+        low = code.integer("and", together, 63)
+        is_aligned = code.compare("eq", low, 0)
         yes, no = code.label("yes"), code.label("no")
         code.do(f"br i1 {is_aligned}, label %{yes}, label %{no}")
         code.place(yes)

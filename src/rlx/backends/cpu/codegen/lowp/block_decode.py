@@ -228,7 +228,7 @@ class Block:
         if any(y is not x or n != first + i for i, (y, n) in enumerate(found)):
             return None
         code, text = self.code, self._converted(x, U32)
-        text = code.let(f"lshr i32 {text}, {first}") if first else text
+        text = code.integer("shr", text, first, DType.U32) if first else text
         low = code.let(f"trunc i32 {text} to i{lanes}")
         return code.vector_of(code.let(f"bitcast i{lanes} {low} to {code.vector('i1')}"), BOOL)
 
@@ -328,7 +328,7 @@ class Block:
         return code.let(f"getelementptr {kind}, ptr {line}, i64 {column}") if column else line
 
     def _pointer(self, at: int) -> str:
-        return self.code.let(f"getelementptr i8, ptr {self.start}, i64 {at}") if at else self.start
+        return self.code.advanced(self.start, at, DType.U8) if at else self.start
 
 
 def _constant(code: Code, table: Table) -> str:
@@ -383,7 +383,7 @@ def _unpacking(name: str, plan: DecodePlan, step: int) -> Callable[[Code], None]
     block_format, dtype = plan.terms.block_format, plan.terms.block_format.value.dtype
 
     def build(code: Code) -> None:
-        whole = code.let(f"and i64 %count, {-step}") if step > 1 else "%count"
+        whole = code.integer("and", "%count", -step) if step > 1 else "%count"
         with code.count(0, whole, step) as i:
             start, to = _advanced(code, block_format, i)
             block = Block(code, plan, start)
@@ -393,7 +393,7 @@ def _unpacking(name: str, plan: DecodePlan, step: int) -> Callable[[Code], None]
                 code.do(f"store {value.type} {value.text}, ptr {where}, align {dtype.itemsize}")
         if step > 1:
             start, to = _advanced(code, block_format, whole)
-            rest = code.let(f"sub i64 %count, {whole}")
+            rest = code.integer("sub", "%count", whole)
             code.do(f"call void @{name}.1(ptr {start}, ptr {to}, i64 {rest})")
 
     return build

@@ -83,7 +83,7 @@ class BlockScaledWeights:
 
     def operands(self, w: Writer, row: Bound, k: Bound) -> dict[str, Vec]:
         """The scale, and the zero point, of a weight."""
-        group = w.code.let(f"udiv i64 {k}, {self.block}")
+        group = w.code.integer("div", k, self.block, DType.U64)
         layouts = self.step.operands
         return {
             name: w.load(n, w.place(layouts[n], [row, group]), self.dtype(n), stride=0)
@@ -92,7 +92,7 @@ class BlockScaledWeights:
 
     def pointer(self, w: Writer, row: Bound, k: Bound) -> str:
         byte = (
-            w.code.let(f"udiv i64 {k}, {self.block_format.weights}")
+            w.code.integer("div", k, self.block_format.weights, DType.U64)
             if self.block_format.weights > 1
             else k
         )

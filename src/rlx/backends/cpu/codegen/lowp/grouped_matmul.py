@@ -87,7 +87,7 @@ class _Product:
         end = at(w, first, count)
         for tile in TILES if self.given.isa.registers >= 32 else SMALL_TILES:
             left = code.i64("sub", end, begun)
-            stop = at(w, begun, code.i64("sub", left, code.let(f"urem i64 {left}, {tile}")))
+            stop = at(w, begun, code.i64("sub", left, code.integer("rem", left, tile, DType.U64)))
             with code.count(begun, stop, tile) as row:
                 self.tile(w, expert, [at(w, row, i) for i in range(tile)], columns)
             begun = stop

@@ -214,7 +214,7 @@ class Product(LinearStep):
     def unit(self, w: Writer, run: Run, column: Bound) -> None:
         code, known = w.code, self.known_rows
         columns = code.least(COLUMNS, code.i64("sub", w.size(self.n), column))
-        sums = code.let(f"getelementptr i8, ptr %scratch, i64 {self.pieces_bytes}")
+        sums = code.advanced("%scratch", self.pieces_bytes, DType.U8)
         with code.count(0, code.i64("mul", run.count, COLUMNS), 1) as i:
             self.put(w, code.const(0.0, self.sums), sums, i)
         if self.weights.blocks is None or (known is not None and known > TILE):
@@ -222,10 +222,10 @@ class Product(LinearStep):
         elif known is not None:
             self.gemv(w, self.weights.blocks, known, run, column, sums)
         else:
-            one = code.let(f"icmp eq i64 {run.count}, 1")
+            one = code.compare("eq", run.count, 1)
             with code.when(one):
                 self.gemv(w, self.weights.blocks, 1, run, column, sums)
-            with code.when(code.let(f"icmp sgt i64 {run.count}, 1")):
+            with code.when(code.compare("gt", run.count, 1)):
                 self.pieces(w, run, column, columns, sums)
         self.results(w, run, column, columns, sums)
 
@@ -286,7 +286,7 @@ class Product(LinearStep):
             place = code.i64("mul", c, self.width)
             to = code.let(f"getelementptr {kind}, ptr %scratch, i64 {place}")
             if not is_whole:
-                behind = code.let(f"and i64 {count}, {-self.lanes}")
+                behind = code.integer("and", count, -self.lanes)
                 end = code.let(f"getelementptr {kind}, ptr {to}, i64 {behind}")
                 store(code, code.const(0.0, self.weights.dtype), self.weights.dtype, end)
             self.weights.unpack(w, code.i64("add", column, c), first, count, to)
@@ -297,7 +297,7 @@ class Product(LinearStep):
         """The piece times that of every row of x."""
         whole: Bound = 0
         if self.known_rows is None or self.known_rows >= TILE:
-            whole = w.code.let(f"and i64 {rows}, {-TILE}")
+            whole = w.code.integer("and", rows, -TILE)
             with w.code.count(0, whole, TILE) as i:
                 self.tile(w, TILE, row, i, first, count, sums)
         with w.code.count(whole, rows, 1) as i:
@@ -414,7 +414,7 @@ def _has_wide_sums(step: Step) -> bool:
 def _blocks(w: Writer, weights: Bound, size: int) -> Bound:
     if isinstance(weights, int):
         return weights // size
-    return weights if size == 1 else w.code.let(f"udiv i64 {weights}, {size}")
+    return weights if size == 1 else w.code.integer("div", weights, size, DType.U64)
 
 
 def make_dequant_matmul(step: Step, name: str) -> Schedule[Task]:

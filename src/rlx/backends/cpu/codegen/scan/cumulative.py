@@ -109,19 +109,19 @@ class _CumulativeScan:
     def source(self, name: str) -> Source:
         w = Writer(self.isa, self.lanes)
         with self.units.each(w) as (outer, low, high), w.code.when(self.has_any(w)):
-            count = w.code.let(f"sub i64 {high}, {low}")
-            is_whole = w.code.let(f"icmp eq i64 {count}, {self.units.block}")
+            count = w.code.integer("sub", high, low)
+            is_whole = w.code.compare("eq", count, self.units.block)
             with w.code.when(is_whole):
                 starts = [at(w, low, n * self.lanes) for n in range(INTERLEAVED_ROWS)]
                 self.run(w, [self.chain(w, outer, i, None) for i in starts])
-            with w.code.when(w.code.let(f"xor i1 {is_whole}, true")):
+            with w.code.when(w.code.negated(is_whole)):
                 vector_loop(
                     w, low, high, lambda i, mask: self.run(w, [self.chain(w, outer, i, mask)])
                 )
         return Source(w.function(name), w.sizes)
 
     def has_any(self, w: Writer) -> str:
-        return w.code.let(f"icmp sgt i64 {w.size(self.size)}, 0")
+        return w.code.compare("gt", w.size(self.size), 0)
 
     def chain(self, w: Writer, outer: list[Bound], i: Bound, mask: Vec | None) -> _Chain:
         """The row, or the vector of rows, with this index."""

@@ -133,7 +133,7 @@ class _Steps:
             self.run(unit, ways[0])
             return
         for d, stages in enumerate(ways):
-            with self.code.when(self.code.let(f"icmp eq i64 {unit.direction}, {d}")):
+            with self.code.when(self.code.compare("eq", unit.direction, d)):
                 self.run(unit, stages)
 
     def run(self, unit: _Unit, stages: Sequence[Stage]) -> None:
@@ -157,14 +157,14 @@ class _Steps:
         back = code.i64("sub", code.i64("sub", length, 1), turn)
         if all(reverse):
             return back
-        is_second = code.let(f"icmp eq i64 {unit.direction}, 1")
-        return code.let(f"select i1 {is_second}, i64 {back}, i64 {turn}")
+        is_second = code.compare("eq", unit.direction, 1)
+        return code.choose(is_second, back, turn)
 
     def states(self, turn: Bound) -> tuple[str, str]:
         """The buffers of the old and of the new state (ping-pong)."""
         code, one = self.code, self.place("h")
         other = self.place("h", self.layer.row_block)
-        is_odd = code.let(f"trunc i64 {turn} to i1")
+        is_odd = code.converted(turn, DType.I64, DType.BOOL)
         return (code.let(f"select i1 {is_odd}, ptr {other}, ptr {one}"),
                 code.let(f"select i1 {is_odd}, ptr {one}, ptr {other}"))  # fmt: skip
 
@@ -264,7 +264,7 @@ class _Steps:
         (length,) = _loads(first.stores[0])
         begin = place(self.w, length.at, [(self.layer.state.axes[0], row)])
         end = load_integer(self.w, length.operand, begin, length.dtype)
-        return self.code.splat(self.code.let(f"icmp slt i64 {time}, {end}"), DType.BOOL)
+        return self.code.splat(self.code.compare("lt", time, end), DType.BOOL)
 
     # -- a step ---------------------------------------------------------------------------------
 
@@ -301,11 +301,11 @@ class _Steps:
         tiling = Tiling(layer.rows(one), one.count * layer.vectors(one), layer.lanes, True, 1)
         with code.count(0, hidden, INNER_BLOCK) as step:
             count = code.least(code.i64("sub", hidden, step), INNER_BLOCK)
-            is_first = code.let(f"icmp eq i64 {step}, 0")
+            is_first = code.compare("eq", step, 0)
             b = advanced(code, right, code.i64("mul", step, wide), self.kind)
             begin: Bound = 0
             for rows in tiling.rows:
-                turns = code.let(f"udiv i64 {code.i64('sub', unit.rows, begin)}, {rows}")
+                turns = code.integer("div", code.i64("sub", unit.rows, begin), rows, DType.U64)
                 until = at(w, begin, code.i64("mul", turns, rows))
                 name = tile_function(_tiles(self.kind), tiling, code, rows, False)
                 with code.count(begin, until, rows) as m:

@@ -109,19 +109,19 @@ class BandedMatmul:
 
     def _block(self, code: Code, packed: str, unit: Bound) -> str:
         start = code.i64("mul", unit, self.block_bytes)
-        return code.let(f"getelementptr i8, ptr {packed}, i64 {start}")
+        return code.advanced(packed, start, DType.U8)
 
     def _extend_range(self, code: Code, value: Vec, k: str, first: str, last: str) -> None:
         """Extend the row range by a row with a nonzero entry."""
         with code.when(value.differs(0.0).any()):
-            least = code.least(code.let(f"load i64, ptr {first}"), k)
-            code.do(f"store i64 {least}, ptr {first}")
-            code.do(f"store i64 {code.i64('add', k, 1)}, ptr {last}")
+            least = code.least(code.fetch_scalar(first, DType.I64), k)
+            code.put_scalar(first, least, DType.I64)
+            code.put_scalar(last, code.i64("add", k, 1), DType.I64)
 
     def _store_range(self, code: Code, to: str, first: str, last: str) -> None:
         for number, slot in enumerate((first, last)):
-            at = code.let(f"getelementptr i8, ptr {to}, i64 {self.range_offset + 8 * number}")
-            code.do(f"store i64 {code.let(f'load i64, ptr {slot}')}, ptr {at}")
+            at = code.advanced(to, self.range_offset + 8 * number, DType.U8)
+            code.put_scalar(at, code.fetch_scalar(slot, DType.I64), DType.I64)
 
     # -- multiplication -------------------------------------------------------------------------
 
@@ -140,8 +140,8 @@ class BandedMatmul:
         with code.count(0, "%blocks", 1) as unit:
             filters = self._block(code, "%packed", unit)
             ends = [self._range_end(code, filters, n) for n in (0, 1)]
-            low = code.let(f"select i1 {has_nonfinite}, i64 0, i64 {ends[0]}")
-            high = code.let(f"select i1 {has_nonfinite}, i64 {self.length}, i64 {ends[1]}")
+            low = code.choose(has_nonfinite, 0, ends[0])
+            high = code.choose(has_nonfinite, self.length, ends[1])
             sums = self._sums(code, filters, low, high)
             start = code.i64("mul", unit, self.lanes)
             for row, value in enumerate(sums):
@@ -149,8 +149,8 @@ class BandedMatmul:
                 store(code, value, self.dtype, advanced(code, "%y", place, self.dtype))
 
     def _range_end(self, code: Code, filters: str, number: int) -> str:
-        at = code.let(f"getelementptr i8, ptr {filters}, i64 {self.range_offset + 8 * number}")
-        return code.let(f"load i64, ptr {at}")
+        at = code.advanced(filters, self.range_offset + 8 * number, DType.U8)
+        return code.fetch_scalar(at, DType.I64)
 
     def _sums(self, code: Code, filters: str, low: str, high: str) -> list[Vec]:
         zero = code.const(0.0, self.dtype)

@@ -103,12 +103,12 @@ def _call(
 
 def _vector_loop(code: Code, body: Callable[[Bound, Vec | None], None]) -> None:
     """Whole vectors up to %n, and a masked remainder."""
-    rest = code.let(f"urem i64 %n, {code.lanes}")
+    rest = code.integer("rem", "%n", code.lanes, DType.U64)
     end = code.i64("sub", "%n", rest)
     with code.count(0, end, code.lanes, VECTORS_PER_POLL) as i:
         body(i, None)
     if code.lanes > 1:
-        with code.when(code.let(f"icmp ne i64 {rest}, 0")):
+        with code.when(code.compare("ne", rest, 0)):
             body(end, below(code, rest))
 
 

@@ -165,7 +165,7 @@ class ComplexFft:
         scale = self.spec.scale(self.w)
         batch, count = fft_plan.batch, self.w.size(self.spec.count)
         stop = code.least(
-            "%stop", code.let(f"udiv i64 {code.i64('add', count, batch - 1)}, {batch}")
+            "%stop", code.integer("div", code.i64("add", count, batch - 1), batch, DType.U64)
         )
         with code.count("%start", stop, 1) as unit:
             first = code.i64("mul", unit, batch)

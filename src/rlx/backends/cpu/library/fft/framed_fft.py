@@ -181,11 +181,11 @@ class FrameTransform:
         """The frame from `start` on, which may begin before the signal. A contiguous frame inside
         the signal is not copied."""
         code, frames = self.code, self.frames
-        padded = code.let(f"getelementptr i8, ptr %scratch, i64 {frames.points_bytes}")
+        padded = code.advanced("%scratch", frames.points_bytes, DType.U8)
         t, end = self.w.size(frames.layout.dims[-1]), code.i64("add", start, frames.n)
-        ends = code.let(f"icmp slt i64 {start}, 0"), code.let(f"icmp sgt i64 {end}, {t}")
+        ends = code.compare("lt", start, 0), code.compare("gt", end, t)
         is_contiguous = signal.stride == 1
-        is_out = code.let(f"or i1 {ends[0]}, {ends[1]}") if is_contiguous else "true"
+        is_out = code.either(ends[0], ends[1]) if is_contiguous else "true"
         with code.when(is_out):
             code.do(
                 f"call void @{self._padded_frame_function()}("
@@ -241,9 +241,9 @@ class PaddedFrame:
         """The element at a reflected index."""
         around = code.i64("mul", code.i64("sub", "%t", 1), 2)
         if not self.reflects_once:
-            place = code.let(f"srem i64 {place}, {code.most(around, 1)}")
+            place = code.integer("rem", place, code.most(around, 1))
         place = code.intrinsic("abs.i64", "i64", f"i64 {place}", "i1 false")
         place = code.least(place, code.i64("sub", around, place))
-        with code.when(code.let(f"icmp ult i64 {place}, %t")):
+        with code.when(code.compare("lt", place, "%t", DType.U64)):
             at = advanced(code, "%x", code.i64("mul", place, "%xs"), self.dtype)
             store(code, load(code, self.dtype, at, 0), self.dtype, to)

@@ -36,6 +36,7 @@ from rlx.backends.cpu.program.task import Task
 from rlx.core.dim import DimLike, dim_max, is_static
 from rlx.core.dtype import DType
 from rlx.kernel.program.schedule import Buffer
+from rlx.program.types import POINTER
 
 F64, I64 = DType.F64, DType.I64
 MAX_CONSTANT_TABLE_POINTS = 8192
@@ -225,7 +226,7 @@ class BluesteinPlan:
             return int(self.padded_length)
         last = code.most(code.i64("sub", code.i64("mul", n, 2), 2), 15)
         zeros = code.intrinsic("ctlz.i64", "i64", f"i64 {last}", "i1 true")
-        return code.let(f"shl i64 1, {code.i64('sub', 64, zeros)}")
+        return code.integer("shl", 1, code.i64("sub", 64, zeros))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,16 +311,15 @@ def _fill_conjugate_chirp(code: Code, im_offset: Bound) -> None:
     """The conjugate chirp over m, at j and at -j mod m, scalar."""
     length = code.let("sitofp i64 %m to double")
     with code.count(0, "%n", 1, VECTORS_PER_POLL) as j:
-        back = code.let(f"select i1 {code.let(f'icmp eq i64 {j}, 0')}, i64 0, "
-                        f"i64 {code.i64('sub', '%m', j)}")  # fmt: skip
+        back = code.choose(code.compare("eq", j, 0), 0, code.i64('sub', '%m', j))  # fmt: skip
         for part in (0, 1):
             start = code.i64("mul", im_offset, part)
             at = advanced(code, "%chirp", code.i64("add", start, j), F64)
-            value = code.let(f"fdiv double {code.let(f'load double, ptr {at}')}, {length}")
+            value = code.let(f"fdiv double {code.fetch_scalar(at, DType.F64)}, {length}")
             value = code.let(f"fneg double {value}") if part else value
             for place in (j, back):
                 to = code.i64("add", place, code.i64("mul", "%im_offset", part))
-                code.do(f"store double {value}, ptr {advanced(code, '%x', to, F64)}")
+                code.put_scalar(advanced(code, "%x", to, F64), value, DType.F64)
 
 
 # -- powers of two known at run time --------------------------------------------------------------
@@ -329,17 +329,17 @@ def _fill_twiddles(code: Code, twiddles: str) -> None:
     at, left = code.slot("ptr"), code.slot("i64")
     code.do(f"store ptr {twiddles}, ptr {at}", f"store i64 %m, ptr {left}")
     with code.count(0, _stages(code, "%m"), 1):
-        m = code.let(f"lshr i64 {code.let(f'load i64, ptr {left}')}, 2")
-        to = code.let(f"load ptr, ptr {at}")
+        m = code.integer("shr", code.fetch_scalar(left, DType.I64), 2, DType.U64)
+        to = code.fetch_uniform(at, POINTER)
         fill_twiddles(code, to, 4, m, F64)
-        code.do(f"store i64 {m}, ptr {left}")
-        code.do(f"store ptr {advanced(code, to, emit_table_elements(code, 4, m), F64)}, ptr {at}")
+        code.put_scalar(left, m, DType.I64)
+        code.put_uniform(at, advanced(code, to, emit_table_elements(code, 4, m), F64), POINTER)
 
 
 def _stages(code: Code, m: str) -> str:
     """The radix-4 stages of a power of two."""
     twos = code.intrinsic("cttz.i64", "i64", f"i64 {m}", "i1 true")
-    return code.let(f"lshr i64 {twos}, 1")
+    return code.integer("shr", twos, 1, DType.U64)
 
 
 def _power_of_two_fft(code: Code, x: str, y: str, twiddles: str) -> str:
@@ -372,14 +372,14 @@ class _PowerOfTwoFft:
             self.stage(Stage(4, F64, batch, is_long=True))
         with self.code.count(len(few), _stages(self.code, "%m"), 1):
             self.stage(Stage(4, F64, is_long=True))
-        with self.code.when(self.code.let(f"icmp eq i64 {self.get('left')}, 2")):
+        with self.code.when(self.code.compare("eq", self.get("left"), 2)):
             self.stage(Stage(2, F64, is_last=True, is_long=True))
         self.code.do(f"ret ptr {self.get('here')}")
 
     def stage(self, stage: Stage) -> None:
         code, x, y = self.code, self.get("here"), self.get("there")
         twiddles, batch = self.get("twiddles"), self.get("batch")
-        m = code.let(f"udiv i64 {self.get('left')}, {stage.radix}")
+        m = code.integer("div", self.get("left"), stage.radix, DType.U64)
         stage.call(code, x, y, "%im_offset", twiddles, m, batch)
         after = advanced(code, twiddles, emit_table_elements(code, stage.radix, m), F64)
         for name, value in (("here", y), ("there", x), ("twiddles", after), ("left", m)):

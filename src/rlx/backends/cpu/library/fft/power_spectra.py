@@ -245,12 +245,12 @@ class WelchMean(SpectraKernel):
 
     def total(self, w: Writer) -> StridedReals:
         """The accumulator."""
-        at = w.code.let(f"getelementptr i8, ptr %scratch, i64 {self.frames.scratch}")
+        at = w.code.advanced("%scratch", self.frames.scratch, DType.U8)
         return StridedReals(at, self.dtype)
 
     def partial(self, w: Writer, number: int, unit: Bound) -> str:
         start = w.code.i64("mul", unit, self.sum_bytes)
-        return w.code.let(f"getelementptr i8, ptr {w.buffer(number)}, i64 {start}")
+        return w.code.advanced(w.buffer(number), start, DType.U8)
 
     def sum(self, made: SpectraWriter, signal: Bound, first: Bound, last: Bound) -> None:
         code, total = made.code, self.total(made.w)
@@ -330,7 +330,7 @@ class MelSpectra(SpectraKernel):
         with made.each(self.units) as unit:
             first = code.i64("mul", unit, ROWS_PER_BLOCK)
             count = code.least(code.i64("sub", total, first), ROWS_PER_BLOCK)
-            block = code.let(f"getelementptr i8, ptr %scratch, i64 {self.frames.scratch}")
+            block = code.advanced("%scratch", self.frames.scratch, DType.U8)
             with code.count(0, count, 1) as row:
                 parts = made.spectrum(code.i64("add", first, row))
                 to = filters.row(code, block, row)

@@ -134,7 +134,7 @@ def fill_twiddles(code: Code, to: str, radix: Bound, points: Bound, dtype: DType
 
 def _fill(code: Code, dtype: DType) -> None:
     row = code.i64("add", "%m", TWIDDLE_PAD)
-    n = code.let("mul i64 %m, %radix")
+    n = code.integer("mul", "%m", "%radix")
     with code.count(1, "%radix", 1) as j, code.count(0, "%m", code.lanes, VECTORS_PER_POLL) as p:
         lanes = code.iota(I64) + code.splat(p, I64)
         parts = root_of_unity(lanes * code.splat(j, I64), n)

@@ -34,7 +34,7 @@ def _cholesky(unit: Unit) -> None:
             _finish_row(a, first, i, is_good)
     with code.when(is_good.get()):
         unit.write(0, "a", transpose=not upper, conjugate=not upper)
-    with code.when(code.let(f"xor i1 {is_good.get()}, true")):
+    with code.when(code.negated(is_good.get())):
         unit.fill(0, float("nan"))
 
 
@@ -54,7 +54,7 @@ def _finish_row(a: Matrix, first: Bound, i: Bound, is_good: Variable) -> None:
     a.subtract_product(_adjoint(a), a, (i, after), (first, i), (i, a.columns))
     pivot = row.real(i)
     is_definite = ((pivot > 0.0) & (pivot < float("inf"))).lane()
-    is_good.set(code.let(f"and i1 {is_good.get()}, {is_definite}"))
+    is_good.set(code.both(is_good.get(), is_definite))
     root = pivot.sqrt()
     row.fill(row.zero(), (0, i))
     row.update((after, a.columns), lambda x: x.over(root))

@@ -41,7 +41,7 @@ def make_eig(given: Step, name: str) -> Schedule[Task]:
 def _eig(unit: Unit) -> None:
     code, a = unit.w.code, unit.matrices["a"]
     is_bad = unit.read(0, "a", transpose=True)
-    is_good = Variable(code, code.let(f"xor i1 {is_bad}, true"), "i1")
+    is_good = Variable(code, code.negated(is_bad), "i1")
     with code.when(is_good.get()):
         h, z, v, d = (unit.matrices[n] for n in "hzvd")
         scale = a.scale_down()
@@ -53,7 +53,7 @@ def _eig(unit: Unit) -> None:
         fix_phases(v)
         unit.write(0, "d")
         unit.write(1, "v", transpose=True)
-    with code.when(code.let(f"xor i1 {is_good.get()}, true")):
+    with code.when(code.negated(is_good.get())):
         unit.fill_all(float("nan"))
 
 
@@ -108,8 +108,8 @@ class _Schur:
         left = Variable(code, code.i64("mul", n, ITERATIONS))
 
         def more() -> str:
-            has_rows = code.let(f"icmp sgt i64 {end.get()}, 0")
-            return code.let(f"and i1 {has_rows}, {code.let(f'icmp sgt i64 {left.get()}, 0')}")
+            has_rows = code.compare("gt", end.get(), 0)
+            return code.both(has_rows, code.compare("gt", left.get(), 0))
 
         with loop_while(code, more):
             code.poll()
@@ -117,13 +117,13 @@ class _Schur:
             since.add(1)
             last = code.i64("sub", end.get(), 1)
             start = self.block_start(last)
-            is_single = code.let(f"icmp eq i64 {start}, {last}")
+            is_single = code.compare("eq", start, last)
             with code.when(is_single):
                 end.set(last)
                 since.set(0)
-            with code.when(code.let(f"xor i1 {is_single}, true")):
+            with code.when(code.negated(is_single)):
                 self.step(start, last, since.get())
-        return code.let(f"icmp eq i64 {end.get()}, 0")
+        return code.compare("eq", end.get(), 0)
 
     def block_start(self, last: Bound) -> str:
         """The first row of the block that ends with `last`; what is left of it becomes 0."""
@@ -131,8 +131,8 @@ class _Schur:
         found, is_open = Variable(code, last), Variable(code, "true", "i1")
 
         def more() -> str:
-            is_inside = code.let(f"icmp sgt i64 {found.get()}, 0")
-            return code.let(f"and i1 {is_inside}, {is_open.get()}")
+            is_inside = code.compare("gt", found.get(), 0)
+            return code.both(is_inside, is_open.get())
 
         with loop_while(code, more):
             k = found.get()
@@ -143,7 +143,7 @@ class _Schur:
             is_open.set((h.get(k, before).size1() > limit).lane())
             with code.when(is_open.get()):
                 found.set(before)
-            with code.when(code.let(f"xor i1 {is_open.get()}, true")):
+            with code.when(code.negated(is_open.get())):
                 h.set(k, before, h.row(0).zero())
         return found.get()
 
@@ -153,8 +153,8 @@ class _Schur:
         shift = self.shift(last, since)
         with code.count(start, last, 1) as k:
             after = code.i64("add", k, 1)
-            is_first = code.let(f"icmp eq i64 {k}, {start}")
-            before = code.let(f"select i1 {is_first}, i64 {start}, i64 {code.i64('sub', k, 1)}")
+            is_first = code.compare("eq", k, start)
+            before = code.choose(is_first, start, code.i64("sub", k, 1))
             x, y = Cell(code, h.get(k, before)), Cell(code, h.get(after, before))
             with code.when(is_first):
                 x.set(h.get(k, k) - shift)
@@ -163,7 +163,7 @@ class _Schur:
             end = code.least(code.i64("add", k, 3), code.i64("add", last, 1))
             self.rotate_columns(k, after, c, s, end)
             _rotate(self.z.row(k), self.z.row(after), c, s.conj(), self.z.whole)
-            with code.when(code.let(f"xor i1 {is_first}, true")):
+            with code.when(code.negated(is_first)):
                 h.set(after, before, h.row(0).zero())
 
     def rotate_columns(self, k: Bound, after: Bound, c: Vec, s: Number, end: Bound) -> None:
@@ -186,8 +186,8 @@ class _Schur:
         over = half + root.where(is_same, -root)
         usual = corner - (product / over).where(~over.is_zero(), h.row(0).zero())
         shift = Cell(code, usual)
-        turn = code.let(f"urem i64 {since}, {EXCEPTIONAL}")
-        with code.when(code.let(f"icmp eq i64 {turn}, 0")):
+        turn = code.integer("rem", since, EXCEPTIONAL, DType.U64)
+        with code.when(code.compare("eq", turn, 0)):
             shift.set(corner + corner.of_real(side.size1() * 0.75))
         return shift.get()
 
@@ -261,7 +261,7 @@ def _sort(values: Row, vectors: Matrix, *, has_pairs: bool) -> None:
             with code.when(((apart < -near) | is_tied).lane()):
                 best.set(j)
                 least.set(value)
-        with code.when(code.let(f"icmp ne i64 {best.get()}, {i}")):
+        with code.when(code.compare("ne", best.get(), i)):
             values.set(best.get(), values.get(i))
             values.set(i, least.get())
             vectors.row(i).swap(vectors.row(best.get()), vectors.whole)

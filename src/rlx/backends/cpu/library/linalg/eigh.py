@@ -42,7 +42,7 @@ def _eigh(unit: Unit) -> None:
     code, a = unit.w.code, unit.matrices["a"]
     read_hermitian(unit, "a", upper=unit.given.node.attrs["upper"])
     is_bad = _mirror(a)
-    is_good = Variable(code, code.let(f"xor i1 {is_bad}, true"), "i1")
+    is_good = Variable(code, code.negated(is_bad), "i1")
     with code.when(is_good.get()):
         d, e = (unit.matrices[n].row(0) for n in "de")
         z = unit.matrices["z"]
@@ -54,7 +54,7 @@ def _eigh(unit: Unit) -> None:
         fix_phases(z)
         unit.write(0, "d")
         unit.write(1, "z", transpose=True)
-    with code.when(code.let(f"xor i1 {is_good.get()}, true")):
+    with code.when(code.negated(is_good.get())):
         unit.fill_all(float("nan"))
 
 
@@ -138,13 +138,13 @@ def ql(d: Row, e: Row, z: Matrix) -> str:
             _ql_step(d, e, z, low, block.get())
             block.set(_block_end(d, e, low, n))
             left.add(-1)
-    return code.let(f"icmp sgt i64 {left.get()}, 0")
+    return code.compare("gt", left.get(), 0)
 
 
 def _goes_on(z: Matrix, block: Variable, low: Bound, left: Variable) -> str:
     code = z.w.code
-    is_whole = code.let(f"icmp ne i64 {block.get()}, {low}")
-    return code.let(f"and i1 {is_whole}, {code.let(f'icmp sgt i64 {left.get()}, 0')}")
+    is_whole = code.compare("ne", block.get(), low)
+    return code.both(is_whole, code.compare("gt", left.get(), 0))
 
 
 def _block_end(d: Row, e: Row, low: Bound, n: Bound) -> str:
@@ -154,8 +154,8 @@ def _block_end(d: Row, e: Row, low: Bound, n: Bound) -> str:
     last = code.i64("sub", n, 1)
 
     def more() -> str:
-        is_inside = code.let(f"icmp slt i64 {found.get()}, {last}")
-        return code.let(f"and i1 {is_inside}, {is_open.get()}")
+        is_inside = code.compare("lt", found.get(), last)
+        return code.both(is_inside, is_open.get())
 
     with loop_while(code, more):
         m = found.get()
@@ -163,7 +163,7 @@ def _block_end(d: Row, e: Row, low: Bound, n: Bound) -> str:
         size = (d.real(m).abs() + d.real(after).abs()) * epsilon(d.dtype)
         is_joined = (e.real(m).abs() > size).lane()
         is_open.set(is_joined)
-        found.set(code.let(f"select i1 {is_joined}, i64 {after}, i64 {m}"))
+        found.set(code.choose(is_joined, after, m))
     return found.get()
 
 
@@ -206,7 +206,7 @@ def sort_rows(values: Row, count: Bound, matrices: tuple[Matrix, ...], *, is_ris
             with code.when((value < most.get() if is_rising else value > most.get()).lane()):
                 best.set(j)
                 most.set(value)
-        with code.when(code.let(f"icmp ne i64 {best.get()}, {i}")):
+        with code.when(code.compare("ne", best.get(), i)):
             values.set_real(best.get(), values.real(i))
             values.set_real(i, most.get())
             for matrix in matrices:
@@ -226,5 +226,5 @@ def fix_phases(z: Matrix, others: tuple[Matrix, ...] = (), first: Bound = 0) -> 
                 most.set(size)
         phase = z.get(i, best.get()).phase().conj()
         for matrix in (z, *others):
-            with code.when(code.let(f"icmp slt i64 {i}, {matrix.rows}")):
+            with code.when(code.compare("lt", i, matrix.rows)):
                 matrix.row(i).update(matrix.whole, lambda x: x * phase)

@@ -86,7 +86,7 @@ def _qr(unit: Unit) -> None:
     is_bad = unit.read(0, "a", transpose=True)
     with code.when(is_bad):
         unit.fill_all(float("nan"))
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         a, q, taus = (unit.matrices[n] for n in ("a", "q", "tau"))
         triangularise(a, taus.row(0))
         accumulate(a, taus.row(0), taus.columns, q)
@@ -130,7 +130,7 @@ def _geqrf(unit: Unit) -> None:
     is_bad = unit.read(0, "a", transpose=True)
     with code.when(is_bad):
         unit.fill_all(float("nan"))
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         triangularise(unit.matrices["a"], unit.matrices["tau"].row(0))
         unit.write(0, "a", transpose=True)
         unit.write(1, "tau")
@@ -148,10 +148,10 @@ def make_householder_product(given: Step, name: str) -> Schedule[Task]:
 
 def _householder_product(unit: Unit) -> None:
     code = unit.w.code
-    is_bad = code.let(f"or i1 {unit.read(0, 'a', transpose=True)}, {unit.read(1, 'tau', rank=1)}")
+    is_bad = code.either(unit.read(0, "a", transpose=True), unit.read(1, "tau", rank=1))
     with code.when(is_bad):
         unit.fill_all(float("nan"))
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         a, q, taus = (unit.matrices[n] for n in ("a", "q", "tau"))
         accumulate(a, taus.row(0), taus.columns, q)
         unit.write(0, "q", transpose=True)

@@ -35,7 +35,7 @@ def _ldl_factor(unit: Unit) -> None:
         unit.fill(0, float("nan"))
         with code.count(0, a.rows, 1) as i:
             unit.write_index(1, i, code.i64("add", i, 1))
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         _Elimination(code, a, unit.matrices["w"], is_hermitian).run(unit)
         unit.write(0, "a")
 
@@ -71,7 +71,7 @@ class _Elimination:
     def run(self, unit: Unit) -> None:
         code, n = self.code, self.a.rows
         k = Variable(code, 0)
-        with loop_while(code, lambda: code.let(f"icmp slt i64 {k.get()}, {n}")):
+        with loop_while(code, lambda: code.compare("lt", k.get(), n)):
             code.poll()
             now = k.get()
             after = code.i64("add", now, 1)
@@ -82,7 +82,7 @@ class _Elimination:
                 unit.write_index(1, now, number)
                 self.eliminate_one(now)
                 k.set(after)
-            with code.when(code.let(f"xor i1 {is_single}, true")):
+            with code.when(code.negated(is_single)):
                 self.exchange(now, after, row)
                 for place in (now, after):
                     unit.write_index(1, place, code.i64("sub", 0, number))
@@ -125,7 +125,7 @@ class _Elimination:
     def exchange(self, k: Bound, i: Bound, p: Bound) -> None:
         """Swap the rows and columns i and p of what is left, within the lower triangle."""
         code = self.code
-        with code.when(code.let(f"icmp ne i64 {i}, {p}")):
+        with code.when(code.compare("ne", i, p)):
             after = code.i64("add", p, 1)
             with code.count(after, self.a.rows, 1) as r:
                 self.swap((r, i), (r, p))
@@ -134,7 +134,7 @@ class _Elimination:
             self.swap((i, i), (p, p))
             if self.is_hermitian:
                 self.a.set(p, i, self.a.get(p, i).conj())
-            with code.when(code.let(f"icmp sgt i64 {i}, {k}")):
+            with code.when(code.compare("gt", i, k)):
                 self.swap((i, k), (p, k))
 
     def swap(self, one: Range, other: Range, *, is_turned: bool = False) -> None:
@@ -249,18 +249,18 @@ class _Substitution:
         """The row that a block was swapped with, and whether the pivot is positive, as an i1."""
         code = self.code
         value = self.unit.read_index(1, k)
-        is_positive = code.let(f"icmp sgt i64 {value}, 0")
-        size = code.let(f"select i1 {is_positive}, i64 {value}, i64 {code.i64('sub', 0, value)}")
+        is_positive = code.compare("gt", value, 0)
+        size = code.choose(is_positive, value, code.i64("sub", 0, value))
         number = code.least(code.most(size, 1), self.a.rows)
         return str(code.i64("sub", number, 1)), is_positive
 
     def is_single(self, k: Bound, is_positive: str) -> str:
         """Has the block that begins here one row?"""
         last = self.code.i64("sub", self.a.rows, 1)
-        return self.code.let(f"or i1 {is_positive}, {self.code.let(f'icmp eq i64 {k}, {last}')}")
+        return self.code.either(is_positive, self.code.compare("eq", k, last))
 
     def swap(self, i: Bound, p: Bound) -> None:
-        with self.code.when(self.code.let(f"icmp ne i64 {i}, {p}")):
+        with self.code.when(self.code.compare("ne", i, p)):
             self.b.row(i).swap(self.b.row(p), self.b.whole)
 
     def subtract(self, i: Bound, k: Bound) -> None:
@@ -271,7 +271,7 @@ class _Substitution:
         """b := d⁻¹ · l⁻¹ · b. The first row of each block is marked, for the way back."""
         code, n = self.code, self.a.rows
         k = Variable(code, 0)
-        with loop_while(code, lambda: code.let(f"icmp slt i64 {k.get()}, {n}")):
+        with loop_while(code, lambda: code.compare("lt", k.get(), n)):
             code.poll()
             now = k.get()
             after, rest = code.i64("add", now, 1), code.i64("add", now, 2)
@@ -283,7 +283,7 @@ class _Substitution:
                     self.subtract(i, now)
                 self.divide(now)
                 k.set(after)
-            with code.when(code.let(f"xor i1 {is_single}, true")):
+            with code.when(code.negated(is_single)):
                 self.swap(after, row)
                 with code.count(rest, n, 1) as i:
                     self.subtract(i, now)
@@ -318,12 +318,12 @@ class _Substitution:
         """b := l⁻ᵀ · b."""
         code, n = self.code, self.a.rows
         k = Variable(code, code.i64("sub", n, 1))
-        with loop_while(code, lambda: code.let(f"icmp sge i64 {k.get()}, 0")):
+        with loop_while(code, lambda: code.compare("ge", k.get(), 0)):
             code.poll()
             now = k.get()
             before, rest = code.i64("sub", now, 1), code.i64("add", now, 1)
             is_two = (self.a.get(now, now).real > 1.5).lane()
-            first = code.let(f"select i1 {is_two}, i64 {before}, i64 {now}")
+            first = code.choose(is_two, before, now)
             row, _ = self.pivot(first)
             self.subtract_transposed(now, rest)
             with code.when(is_two):

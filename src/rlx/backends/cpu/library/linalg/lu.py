@@ -31,7 +31,7 @@ def factorise(a: Matrix, note_pivot: Swap, when_swapped: Swap) -> None:
         with code.count(first, end, 1) as k:
             pivot = _pivot(a, k)
             note_pivot(k, pivot)
-            with code.when(code.let(f"icmp ne i64 {pivot}, {k}")):
+            with code.when(code.compare("ne", pivot, k)):
                 a.row(k).swap(a.row(pivot), a.whole)
                 when_swapped(k, pivot)
             _eliminate(a, k, (code.i64("add", k, 1), end))
@@ -101,11 +101,11 @@ def _solve(unit: Unit, vectors: bool) -> None:
     code, a, b = unit.w.code, unit.matrices["a"], unit.matrices["b"]
     is_bad = Variable(code, unit.read(0, "a"), "i1")
     is_bad_too = unit.read(1, "b", rank=1 if vectors else 2, transpose=vectors)
-    is_bad.set(code.let(f"or i1 {is_bad.get()}, {is_bad_too}"))
-    with code.when(code.let(f"xor i1 {is_bad.get()}, true")):
+    is_bad.set(code.either(is_bad.get(), is_bad_too))
+    with code.when(code.negated(is_bad.get())):
         factorise(a, _nothing, lambda k, p: b.row(k).swap(b.row(p), b.whole))
         is_bad.set(is_singular(a))
-        with code.when(code.let(f"xor i1 {is_bad.get()}, true")):
+        with code.when(code.negated(is_bad.get())):
             substitute(a, b, is_upper=False, has_unit_diagonal=True)
             substitute(a, b, is_upper=True, has_unit_diagonal=False)
             unit.write(0, "b", transpose=vectors)
@@ -144,7 +144,7 @@ def _slogdet(unit: Unit) -> None:
     nan = sign.zero().real.like(float("nan"))
     sign.set(0, sign.zero().of_real(nan))
     log.set_real(0, nan)
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         phase, total = Cell(code, sign.one()), RealCell(code, log.zero().real)
         factorise(a, _nothing, lambda k, p: phase.set(-phase.get()))
         with code.count(0, a.rows, 1) as i:
@@ -175,6 +175,6 @@ def _lu_factor(unit: Unit) -> None:
         unit.fill(0, float("nan"))
         with code.count(0, code.least(a.rows, a.columns), 1) as i:
             unit.write_index(1, i, i)
-    with code.when(code.let(f"xor i1 {is_bad}, true")):
+    with code.when(code.negated(is_bad)):
         factorise(a, lambda k, p: unit.write_index(1, k, p), _nothing)
         unit.write(0, "a")

@@ -214,7 +214,7 @@ class Matrix:
         `right` that are read must not be among those that are written."""
         code = self.w.code
         count = code.i64("sub", rows[1], rows[0])
-        rest = code.i64("sub", count, code.let(f"and i64 {count}, {-TILE_ROWS}"))
+        rest = code.i64("sub", count, code.integer("and", count, -TILE_ROWS))
         whole = code.i64("sub", rows[1], rest)
         for low, high, step in ((rows[0], whole, TILE_ROWS), (whole, rows[1], 1)):
             with code.count(low, high, step) as first:

@@ -57,7 +57,7 @@ def _svd(unit: Unit) -> None:
     for is_tall in (True, False):
         with _where_shape_is(unit, is_tall):
             is_bad = unit.read(0, "a", transpose=is_tall)
-            is_good.set(code.let(f"xor i1 {is_bad}, true"))
+            is_good.set(code.negated(is_bad))
             if not is_tall and len(a.pointers) == 2:
                 with code.count(0, a.rows, 1) as i:
                     a.row(i).update(a.whole, lambda x: x.conj())
@@ -66,7 +66,7 @@ def _svd(unit: Unit) -> None:
         for is_tall in (True, False):
             with _where_shape_is(unit, is_tall):
                 _write(unit, is_tall)
-    with code.when(code.let(f"xor i1 {is_good.get()}, true")):
+    with code.when(code.negated(is_good.get())):
         unit.fill_all(float("nan"))
 
 
@@ -118,7 +118,7 @@ def bidiagonalise(unit: Unit) -> None:
         s.set_real(k, a.get(k, k).real)
         with code.count(after, a.rows, 1) as j:
             apply(a.row(k), tau.conj(), k, a.row(j), a.columns)
-        with code.when(code.let(f"icmp slt i64 {after}, {a.rows}")):
+        with code.when(code.compare("lt", after, a.rows)):
             row = g.row(k)
             with code.count(after, a.rows, 1) as j:
                 row.set(j, a.get(j, k).conj())
@@ -161,8 +161,8 @@ class _Bidiagonal:
         end, left = Variable(code, n), Variable(code, code.i64("mul", n, ITERATIONS))
 
         def more() -> str:
-            has_rows = code.let(f"icmp sgt i64 {end.get()}, 0")
-            return code.let(f"and i1 {has_rows}, {code.let(f'icmp sgt i64 {left.get()}, 0')}")
+            has_rows = code.compare("gt", end.get(), 0)
+            return code.both(has_rows, code.compare("gt", left.get(), 0))
 
         with loop_while(code, more):
             code.poll()
@@ -170,13 +170,13 @@ class _Bidiagonal:
             p = end.get()
             last = code.i64("sub", p, 1)
             start = self.block_start(p)
-            is_single = code.let(f"icmp eq i64 {start}, {last}")
+            is_single = code.compare("eq", start, last)
             with code.when(is_single):
                 self.make_positive(last)
                 end.set(last)
-            with code.when(code.let(f"xor i1 {is_single}, true")):
+            with code.when(code.negated(is_single)):
                 self.step(start, p)
-        return code.let(f"icmp eq i64 {end.get()}, 0")
+        return code.compare("eq", end.get(), 0)
 
     def block_start(self, p: Bound) -> str:
         """The first row of the block that ends before p; the entry of e before it becomes 0."""
@@ -184,8 +184,8 @@ class _Bidiagonal:
         found, is_open = Variable(code, code.i64("sub", p, 1)), Variable(code, "true", "i1")
 
         def more() -> str:
-            is_inside = code.let(f"icmp sgt i64 {found.get()}, 0")
-            return code.let(f"and i1 {is_inside}, {is_open.get()}")
+            is_inside = code.compare("gt", found.get(), 0)
+            return code.both(is_inside, is_open.get())
 
         with loop_while(code, more):
             k = found.get()
@@ -194,7 +194,7 @@ class _Bidiagonal:
             is_open.set((self.e.real(before).abs() > self.limit(size)).lane())
             with code.when(is_open.get()):
                 found.set(before)
-            with code.when(code.let(f"xor i1 {is_open.get()}, true")):
+            with code.when(code.negated(is_open.get())):
                 self.e.set_real(before, size.like(0.0))
         return found.get()
 
@@ -211,14 +211,14 @@ class _Bidiagonal:
         """Split the block at a diagonal entry that is negligible, or else iterate."""
         code = self.code
         last, zero = code.i64("sub", p, 1), self.negligible(start, p)
-        is_whole = code.let(f"icmp slt i64 {zero}, {start}")
-        is_last = code.let(f"icmp eq i64 {zero}, {last}")
+        is_whole = code.compare("lt", zero, start)
+        is_last = code.compare("eq", zero, last)
         with code.when(is_whole):
             self.qr_step(start, p)
         with code.when(is_last):
             self.clear_column(start, p)
-        neither = code.let(f"or i1 {is_whole}, {is_last}")
-        with code.when(code.let(f"xor i1 {neither}, true")):
+        neither = code.either(is_whole, is_last)
+        with code.when(code.negated(neither)):
             self.clear_row(zero, p)
 
     def negligible(self, start: Bound, p: Bound) -> str:
@@ -227,18 +227,18 @@ class _Bidiagonal:
         found, is_open = Variable(code, code.i64("sub", p, 1)), Variable(code, "true", "i1")
 
         def more() -> str:
-            is_inside = code.let(f"icmp sge i64 {found.get()}, {start}")
-            return code.let(f"and i1 {is_inside}, {is_open.get()}")
+            is_inside = code.compare("ge", found.get(), start)
+            return code.both(is_inside, is_open.get())
 
         with loop_while(code, more):
             k = found.get()
             size = RealCell(code, self.e.real(k).abs())
-            with code.when(code.let(f"icmp sgt i64 {k}, {start}")):
+            with code.when(code.compare("gt", k, start)):
                 size.set(size.get() + self.e.real(code.i64("sub", k, 1)).abs())
             is_open.set((self.s.real(k).abs() > self.limit(size.get())).lane())
             with code.when(is_open.get()):
                 found.set(code.i64("sub", k, 1))
-        with code.when(code.let(f"icmp sge i64 {found.get()}, {start}")):
+        with code.when(code.compare("ge", found.get(), start)):
             self.s.set_real(found.get(), self.s.zero().real)
         return found.get()
 
@@ -252,7 +252,7 @@ class _Bidiagonal:
             j = code.i64("sub", before, code.i64("sub", step, start))
             cos, sin, r = givens(s.real(j), f.get())
             s.set_real(j, r)
-            with code.when(code.let(f"icmp ne i64 {j}, {start}")):
+            with code.when(code.compare("ne", j, start)):
                 up = code.i64("sub", j, 1)
                 f.set(-(sin * e.real(up)))
                 e.set_real(up, cos * e.real(up))
@@ -278,7 +278,7 @@ class _Bidiagonal:
         with code.count(start, code.i64("sub", p, 1), 1) as j:
             after = code.i64("add", j, 1)
             cos, sin, r = givens(f.get(), g.get())
-            with code.when(code.let(f"icmp ne i64 {j}, {start}")):
+            with code.when(code.compare("ne", j, start)):
                 e.set_real(code.i64("sub", j, 1), r)
             mine, its, above = s.real(j), s.real(after), e.real(j)
             f.set(cos * mine + sin * above)

@@ -230,8 +230,8 @@ class MatrixKernel:
 
     def _matrix(self, w: Writer, name: str, room: Room) -> Matrix:
         place = w.size(self._place(name))
-        base = w.code.let(f"getelementptr i8, ptr %scratch, i64 {place}")
+        base = w.code.advanced("%scratch", place, DType.U8)
         plane = w.size(room.rows * room.columns * self.dtype.itemsize)
-        imaginary = [w.code.let(f"getelementptr i8, ptr {base}, i64 {plane}")]
+        imaginary = [w.code.advanced(base, plane, DType.U8)]
         pointers = (base, *(imaginary if room.parts == 2 else ()))
         return Matrix(w, pointers, self.dtype, w.size(room.rows), w.size(room.columns))

@@ -66,7 +66,7 @@ class MaxPoolWithIndices(Pool):
     def index_scratch(self, w: Writer) -> str:
         """The scratch of indices, after the values."""
         size = self.scratch_elements * self.dtype.compute.itemsize
-        return w.code.let(f"getelementptr i8, ptr %scratch, i64 {size}")
+        return w.code.advanced("%scratch", size, DType.U8)
 
     # -- the better of two ------------------------------------------------------------------------
 

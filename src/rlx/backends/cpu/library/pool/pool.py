@@ -391,7 +391,9 @@ class Pool:
             gap = code.i64("sub", w.size(end + self.windows.before[axis]), begun)
             gap = code.most(0, gap)
             number = (
-                code.let(f"udiv i64 {at(w, gap, offsets - 1)}, {offsets}") if offsets > 1 else gap
+                code.integer("div", at(w, gap, offsets - 1), offsets, DType.U64)
+                if offsets > 1
+                else gap
             )
             found.append(code.least(number, self.taps[axis]))
         return found[0], found[1]
@@ -430,7 +432,7 @@ class Pool:
         for end in self.counted(self.rows):
             gap = code.i64("sub", w.size(end + self.windows.before[-1]), begun)
             near = code.most(-UNBOUNDED, code.least(gap, UNBOUNDED))
-            first = code.let(f"trunc i64 {near} to i32")
+            first = code.converted(near, DType.I64, DType.I32)
             gaps = code.splat(first, DType.I32) - code.iota(DType.I32) * (stride * by)
             taps = (arith.maximum(gaps, gaps.like(0)) + (offsets - 1)) / offsets
             number.append(arith.minimum(taps, taps.like(self.taps[-1])))

@@ -78,7 +78,7 @@ class Taps:
         """The source offset of one, and its weight; where elements are only moved there is none."""
         code, line = self.w.code, position.line
         if isinstance(line, Repeat):
-            place = code.let(f"udiv i64 {position.position}, {line.factor}")
+            place = code.integer("div", position.position, line.factor, DType.U64)
             return step(self.w, place, position.stride), None
         places, weights = line.taps(self.rule)
         entry = at(self.w, code.i64("mul", position.position, places.shape[1]), n)

@@ -255,8 +255,8 @@ class ResizePlan:
                 continue
             flags = constant_table(code, line.outside().astype(np.uint8))
             flag = table_entry(code, flags, position.position, "i8")
-            own = code.let(f"icmp ne i64 {flag}, 0")
-            found = own if found is None else code.let(f"or i1 {found}, {own}")
+            own = code.compare("ne", flag, 0)
+            found = own if found is None else code.either(found, own)
         return found
 
     def source_edges(self, w: Writer, unit: Unit) -> tuple[Bound, Bound]:

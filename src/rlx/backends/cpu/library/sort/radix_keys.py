@@ -17,6 +17,7 @@ from rlx.backends.cpu.llvm.printer import ELEMENT
 from rlx.backends.cpu.llvm.values import Bound, Vec
 from rlx.core.dim import DimLike, is_static
 from rlx.core.dtype import DType
+from rlx.program.types import POINTER
 
 INFINITY = {DType.F16: 0x7C00, DType.BF16: 0x7F80, DType.F32: 0x7F800000, DType.F64: 0x7FF << 52}
 MAX_32BIT_POSITIONS = 2**32 - 1
@@ -94,15 +95,15 @@ class RadixKeys:
     def load_ordered_bits(self, code: Code, keys: str, number: Bound) -> str:
         """The ordered bits of a key in memory: its upper half, little-endian."""
         at = self.pointer(code, keys, number)
-        high = code.let(f"getelementptr i8, ptr {at}, i64 {self.value_shift // 8}")
+        high = code.advanced(at, self.value_shift // 8, DType.U8)
         return code.let(f"load {ELEMENT[self.unsigned]}, ptr {high}")
 
     def load_position(self, code: Code, keys: str, number: Bound) -> str:
         at = self.pointer(code, keys, number)
         if self.is_wide:
-            return code.let(f"load i64, ptr {at}")
-        low = code.let(f"load i32, ptr {at}")
-        return code.let(f"zext i32 {low} to i64")
+            return code.fetch_scalar(at, DType.I64)
+        low = code.fetch_scalar(at, DType.I32)
+        return code.converted(low, DType.U32, DType.I64)
 
     def pointer(self, code: Code, keys: str, number: Bound) -> str:
         return code.let(f"getelementptr {self.key_type}, ptr {keys}, i64 {number}")
@@ -135,8 +136,8 @@ class RadixKeys:
         slot, head, look, move, done = code.slot("i64"), *(code.label() for _ in range(4))
         code.do(f"store i64 %last, ptr {slot}", f"br label %{head}")
         code.place(head)
-        at = code.let(f"load i64, ptr {slot}")
-        is_first = code.let(f"icmp eq i64 {at}, 0")
+        at = code.fetch_scalar(slot, DType.I64)
+        is_first = code.compare("eq", at, 0)
         code.do(f"br i1 {is_first}, label %{done}, label %{look}")
         code.place(look)
         before = code.i64("sub", at, 1)
@@ -150,7 +151,7 @@ class RadixKeys:
         self.store(code, mine, "%keys", at)
 
     def _sort(self, code: Code) -> None:
-        with code.when(code.let(f"icmp sle i64 %length, {INSERTION_SORT_MAX_KEYS}")):
+        with code.when(code.compare("le", "%length", INSERTION_SORT_MAX_KEYS)):
             with code.count(1, "%length", 1) as i:
                 self.insert(code, "%keys", i)
             code.do("ret ptr %keys")
@@ -159,47 +160,47 @@ class RadixKeys:
         code.do(f"store ptr %keys, ptr {source}", f"store ptr %spare, ptr {target}")
         with code.count(0, "%bytes", 1) as digit:
             self._radix_pass(code, digit, source, target)
-        code.do(f"ret ptr {code.let(f'load ptr, ptr {source}')}")
+        code.do(f"ret ptr {code.fetch_uniform(source, POINTER)}")
 
     def _radix_pass(self, code: Code, digit: str, source: str, target: str) -> None:
         """One pass of the radix sort: a stable counting sort by one byte."""
-        given, to = (code.let(f"load ptr, ptr {slot}") for slot in (source, target))
-        digits = code.let(f"getelementptr i8, ptr {given}, i64 {self.value_shift // 8}")
-        digits = code.let(f"getelementptr i8, ptr {digits}, i64 {digit}")
+        given, to = (code.fetch_uniform(slot, POINTER) for slot in (source, target))
+        digits = code.advanced(given, self.value_shift // 8, DType.U8)
+        digits = code.advanced(digits, digit, DType.U8)
         with code.count(0, 256, 1) as i:
-            code.do(f"store i64 0, ptr {_histogram_entry(code, i)}")
+            code.put_scalar(_histogram_entry(code, i), 0, DType.I64)
         with code.count(0, "%length", 1, KEYS_PER_POLL) as i:
             at = _histogram_entry(code, self._digit(code, digits, i))
-            code.do(f"store i64 {code.i64('add', code.let(f'load i64, ptr {at}'), 1)}, ptr {at}")
-        first = code.let(f"load i64, ptr {_histogram_entry(code, self._digit(code, digits, 0))}")
-        with code.when(code.let(f"icmp ne i64 {first}, %length")):
+            code.put_scalar(at, code.i64("add", code.fetch_scalar(at, DType.I64), 1), DType.I64)
+        first = code.fetch_scalar(_histogram_entry(code, self._digit(code, digits, 0)), DType.I64)
+        with code.when(code.compare("ne", first, "%length")):
             _exclusive_prefix_sum(code)
             with code.count(0, "%length", 1, KEYS_PER_POLL) as i:
                 at = _histogram_entry(code, self._digit(code, digits, i))
-                place = code.let(f"load i64, ptr {at}")
-                code.do(f"store i64 {code.i64('add', place, 1)}, ptr {at}")
+                place = code.fetch_scalar(at, DType.I64)
+                code.put_scalar(at, code.i64("add", place, 1), DType.I64)
                 self.store(code, self.load(code, given, i), to, place)
             code.do(f"store ptr {to}, ptr {source}", f"store ptr {given}, ptr {target}")
 
     def _digit(self, code: Code, digits: str, number: Bound) -> str:
         """A byte of a key, as i64."""
         at = self.pointer(code, digits, number)
-        return code.let(f"zext i8 {code.let(f'load i8, ptr {at}')} to i64")
+        return code.converted(code.fetch_scalar(at, DType.U8), DType.U8, DType.I64)
 
 
 def _histogram_entry(code: Code, number: str) -> str:
-    return code.let(f"getelementptr i64, ptr %histogram, i64 {number}")
+    return code.advanced("%histogram", number, DType.I64)
 
 
 def _exclusive_prefix_sum(code: Code) -> None:
     """Exclusive prefix sum of the histogram."""
     total = code.slot("i64")
-    code.do(f"store i64 0, ptr {total}")
+    code.put_scalar(total, 0, DType.I64)
     with code.count(0, 256, 1) as i:
         at = _histogram_entry(code, i)
-        before, more = (code.let(f"load i64, ptr {p}") for p in (total, at))
-        code.do(f"store i64 {before}, ptr {at}")
-        code.do(f"store i64 {code.i64('add', before, more)}, ptr {total}")
+        before, more = (code.fetch_scalar(p, DType.I64) for p in (total, at))
+        code.put_scalar(at, before, DType.I64)
+        code.put_scalar(total, code.i64("add", before, more), DType.I64)
 
 
 def key_lanes(isa: Isa, dtype: DType) -> int:

@@ -95,9 +95,7 @@ class SortSpec:
     def each(self, w: Writer) -> Generator[list[Bound]]:
         """The offset of each row: in the operand, then in the results."""
         if not self.radix_keys.is_wide and not provably_le(self.given.length, MAX_32BIT_POSITIONS):
-            w.fail(
-                w.code.let(f"icmp sgt i64 {w.size(self.given.length)}, {MAX_32BIT_POSITIONS}"), 1
-            )
+            w.fail(w.code.compare("gt", w.size(self.given.length), MAX_32BIT_POSITIONS), 1)
         stop = w.code.least("%stop", w.size(self.count))
         with w.code.count("%start", stop, 1) as unit:
             at = w.split(unit, self.given.starts.dims)
@@ -149,7 +147,7 @@ def _full_sort_source(spec: SortSpec, name: str) -> Source:
     w, length = Writer(spec.step.isa), spec.given.length
     with spec.each(w) as starts:
         n = w.size(length)
-        keys = w.code.let(f"getelementptr i8, ptr %scratch, i64 {HISTOGRAM_BYTES}")
+        keys = w.code.advanced("%scratch", HISTOGRAM_BYTES, DType.U8)
         spare = spec.radix_keys.pointer(w.code, keys, n)
         with w.code.count(0, n, 1, KEYS_PER_POLL) as i:
             spec.store_key(w, starts[0], i, keys)
@@ -231,7 +229,7 @@ class _TopKWriter:
         self.sort_and_truncate(first)
         self.scan(starts[0], first)
         if not self.is_insertion:
-            self.sort_and_truncate(code.let(f"load i64, ptr {self.count}"))
+            self.sort_and_truncate(code.fetch_scalar(self.count, DType.I64))
         with code.count(0, self.k, 1, KEYS_PER_POLL) as i:
             self.spec.store_result(self.w, starts, i, self.keys)
 
@@ -244,7 +242,7 @@ class _TopKWriter:
             code.count(0, self.k, 1) as i,
         ):
             radix_keys.store(code, radix_keys.load(code, made, i), self.keys, i)
-        code.do(f"store i64 {self.k}, ptr {self.count}")
+        code.put_scalar(self.count, self.k, DType.I64)
         self.update_threshold()
 
     def update_threshold(self) -> None:
@@ -256,7 +254,7 @@ class _TopKWriter:
     def scan(self, start: Bound, first: Bound) -> None:
         """Try all elements from `first` on that pass the threshold."""
         code, block = self.code, UNROLL * self.code.lanes
-        rest = code.let(f"urem i64 {code.i64('sub', self.n, first)}, {block}")
+        rest = code.integer("rem", code.i64("sub", self.n, first), block, DType.U64)
         end = code.i64("sub", self.n, rest)
         with code.count(first, end, block, KEYS_PER_POLL // block) as i:
             places = [code.i64("add", i, t * code.lanes) for t in range(UNROLL)]
@@ -291,7 +289,7 @@ class _TopKWriter:
         code, kind = self.code, ELEMENT[self.radix_keys.unsigned]
         threshold = code.let(f"load {kind}, ptr {self.threshold}")
         with code.when(code.let(f"icmp ult {kind} {key}, {threshold}")):
-            count = code.let(f"load i64, ptr {self.count}")
+            count = code.fetch_scalar(self.count, DType.I64)
             self.radix_keys.store(code, self.radix_keys.pack(code, key, position), self.keys, count)
             self.insert() if self.is_insertion else self.append(count)
 
@@ -302,8 +300,8 @@ class _TopKWriter:
     def append(self, count: str) -> None:
         code = self.code
         more = code.i64("add", count, 1)
-        code.do(f"store i64 {more}, ptr {self.count}")
-        with code.when(code.let(f"icmp eq i64 {more}, {self.capacity}")):
+        code.put_scalar(self.count, more, DType.I64)
+        with code.when(code.compare("eq", more, self.capacity)):
             self.sort_and_truncate(more)
 
 

@@ -115,15 +115,15 @@ class _Groups:
         column, same = Variable(code, 0), Variable(code, "true", "i1")
 
         def more() -> str:
-            is_inside = code.let(f"icmp slt i64 {column.get()}, {w.size(self.columns)}")
-            return code.let(f"and i1 {is_inside}, {same.get()}")
+            is_inside = code.compare("lt", column.get(), w.size(self.columns))
+            return code.both(is_inside, same.get())
 
         with loop_while(code, more):
             x, y = (self.key_of(w, row, column.get()) for row in (a, b))
             same.set(code.let(f"icmp eq {kind} {x}, {y}"))
             if self.dtype.is_float and not self.given.node.attrs["equal_nan"]:
                 is_number = code.let(f"icmp ne {kind} {x}, -1")
-                same.set(code.let(f"and i1 {same.get()}, {is_number}"))
+                same.set(code.both(same.get(), is_number))
             column.add(1)
         return same.get()
 
@@ -141,7 +141,7 @@ class _Groups:
         w = Writer(self.given.isa)
         count = w.size(self.rows)
         if not self.radix_keys.is_wide and not provably_le(self.rows, MAX_32BIT_POSITIONS):
-            w.fail(w.code.let(f"icmp sgt i64 {count}, {MAX_32BIT_POSITIONS}"), 1)
+            w.fail(w.code.compare("gt", count, MAX_32BIT_POSITIONS), 1)
         with w.code.when(is_first_task(w)):
             with w.code.count(0, count, 1, KEYS_PER_POLL) as i:
                 store_i64(w, i, ORDER, i)
@@ -179,9 +179,9 @@ class _Groups:
         found, before = Variable(code, 0), Variable(code, 0)
         with code.count(0, count, 1, KEYS_PER_POLL) as i:
             row, is_new = _get(code, order, i), Variable(code, "true", "i1")
-            with code.when(code.let(f"icmp sgt i64 {i}, 0")):
+            with code.when(code.compare("gt", i, 0)):
                 same = self.is_equal(w, before.get(), row)
-                is_new.set(code.let(f"xor i1 {same}, true"))
+                is_new.set(code.negated(same))
             with code.when(is_new.get()):
                 _set(code, row, first, found.get())
                 found.add(1)
@@ -199,7 +199,7 @@ class _Groups:
         with code.count(0, count, 1, KEYS_PER_POLL) as row:
             group = load_integer(w, GROUP, row, I64)
             leader = _get(code, first, group)
-            with code.when(code.let(f"icmp eq i64 {leader}, {row}")):
+            with code.when(code.compare("eq", leader, row)):
                 place = group if sorts else found.get()
                 _set(code, place, rank, group)
                 store_i64(w, row, FIRST, at(w, firsts, place))
@@ -268,12 +268,12 @@ def _axes(layout: Layout, low: int, high: int) -> Layout:
 
 
 def _get(code: Code, array: str, number: Bound) -> str:
-    return code.let(f"load i64, ptr {_pointer(code, array, number)}")
+    return code.fetch_scalar(_pointer(code, array, number), DType.I64)
 
 
 def _set(code: Code, value: Bound, array: str, number: Bound) -> None:
-    code.do(f"store i64 {value}, ptr {_pointer(code, array, number)}")
+    code.put_scalar(_pointer(code, array, number), value, DType.I64)
 
 
 def _pointer(code: Code, array: str, number: Bound) -> str:
-    return code.let(f"getelementptr i64, ptr {array}, i64 {number}")
+    return code.advanced(array, number, DType.I64)

@@ -194,7 +194,7 @@ class Packing:
         )
 
     def checked(self, w: Writer, value: str, limit: Bound) -> None:
-        w.fail(w.code.let(f"icmp uge i64 {value}, {limit}"), 1)
+        w.fail(w.code.compare("ge", value, limit, DType.U64), 1)
 
     def _task(
         self, name: str, write: Callable[[Writer], None], operands: tuple[int, ...],
@@ -226,16 +226,16 @@ class Packing:
     def _record(self, w: Writer, i: Bound, result: int) -> None:
         code, of = w.code, self.of
         child, feature = self.integer(w, CHILD, 2, i), self.integer(w, FEATURE, 1, i)
-        is_leaf = code.let(f"icmp eq i64 {child}, 0")
+        is_leaf = code.compare("eq", child, 0)
         self.check_child(w, i, child)
         limits = w.size(of.leaves), w.size(of.columns)
-        limit = code.let(f"select i1 {is_leaf}, i64 {limits[0]}, i64 {limits[1]}")
+        limit = code.choose(is_leaf, limits[0], limits[1])
         self.checked(w, feature, limit)
         missing = load_integer(w, 3, w.place(of.layout(MISSING), [i]), DType.BOOL)
         copy = code.i64("mul", missing, w.size(of.columns))
         own = code.i64("add", feature, copy)
         last = w.size(2 * of.columns)
-        column = code.let(f"select i1 {is_leaf}, i64 {last}, i64 {own}")
+        column = code.choose(is_leaf, last, own)
         held = self._threshold_or_output(w, i, feature, is_leaf)
         record = code.let(
             f"getelementptr [{of.record_bytes} x i8], ptr {w.buffer(result)}, i64 {i}"
@@ -249,14 +249,14 @@ class Packing:
         code = w.code
         self.checked(w, child, self.of.span + 1)
         last = code.i64("add", code.i64("add", i, child), 1)
-        is_out = code.let(f"icmp sge i64 {last}, {w.size(self.of.nodes)}")
-        is_inner = code.let(f"icmp ne i64 {child}, 0")
-        w.fail(code.let(f"and i1 {is_out}, {is_inner}"), 1)
+        is_out = code.compare("ge", last, w.size(self.of.nodes))
+        is_inner = code.compare("ne", child, 0)
+        w.fail(code.both(is_out, is_inner), 1)
 
     def _field(self, code: Code, record: str, number: int, value: Bound) -> None:
         field = self.of.field
         offset = self.of.key.itemsize + number * field.itemsize
-        where = code.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+        where = code.advanced(record, offset, DType.U8)
         cut = code.let(f"trunc i64 {value} to {ELEMENT[field]}")
         code.do(f"store {ELEMENT[field]} {cut}, ptr {where}, align {field.itemsize}")
 
@@ -268,10 +268,10 @@ class Packing:
         key, is_nan = ordered_key(value)
         key = code.const(least_key(of.key) + 1, of.key).where(is_nan, key)
         if of.leaf_output == "weight":
-            leaf = code.let(f"select i1 {is_leaf}, i64 {feature}, i64 0")
+            leaf = code.choose(is_leaf, feature, 0)
             given = self._weight(w, leaf).lane()
         else:
-            given = code.let(f"trunc i64 {feature} to i32") if of.key is I32 else feature
+            given = code.converted(feature, DType.I64, DType.I32) if of.key is I32 else feature
         return code.let(
             f"select i1 {is_leaf}, {ELEMENT[of.key]} {given}, {ELEMENT[of.key]} {key.lane()}"
         )
@@ -298,17 +298,17 @@ class Packing:
 
     def _roots(self, w: Writer) -> None:
         code = w.code
-        with code.when(code.let("icmp eq i64 %start, 0")):
+        with code.when(code.compare("eq", "%start", 0)):
             self._heights(w)
             with code.count(0, w.size(self.of.trees), 1, NODES_PER_POLL) as i:
                 root = self.integer(w, ROOT, 1, i)
                 self.checked(w, root, w.size(self.of.nodes))
                 height = self._height(code, root)
                 where = code.let(f"getelementptr [2 x i32], ptr {w.buffer(2)}, i64 {i}")
-                cut = code.let(f"trunc i64 {root} to i32")
-                code.do(f"store i32 {cut}, ptr {where}, align 4")
-                second = code.let(f"getelementptr i32, ptr {where}, i64 1")
-                code.do(f"store i32 {height}, ptr {second}, align 4")
+                cut = code.converted(root, DType.I64, DType.I32)
+                code.put_scalar(where, cut, DType.I32, 4)
+                second = code.advanced(where, 1, DType.I32)
+                code.put_scalar(second, height, DType.I32, 4)
 
     def _heights(self, w: Writer) -> None:
         """From the last node to the first: one more than the greater of the children's."""
@@ -318,19 +318,19 @@ class Packing:
             child = self.integer(w, CHILD, 0, i)
             self.check_child(w, i, child)
             first = code.i64("add", i, child)
-            is_leaf = code.let(f"icmp eq i64 {child}, 0")
+            is_leaf = code.compare("eq", child, 0)
             # a leaf reads its own entry, and then ignores it
-            second = code.let(f"select i1 {is_leaf}, i64 {first}, i64 {at(w, first, 1)}")
+            second = code.choose(is_leaf, first, at(w, first, 1))
             both = [f"i32 {self._height(code, p)}" for p in (first, second)]
             taller = code.intrinsic("smax.i32", "i32", *both)
-            more = code.let(f"add i32 {taller}, 1")
-            height = code.let(f"select i1 {is_leaf}, i32 0, i32 {more}")
-            where = code.let(f"getelementptr i32, ptr %scratch, i64 {i}")
-            code.do(f"store i32 {height}, ptr {where}, align 4")
+            more = code.integer("add", taller, 1, DType.I32)
+            height = code.choose(is_leaf, 0, more, DType.I32)
+            where = code.advanced("%scratch", i, DType.I32)
+            code.put_scalar(where, height, DType.I32, 4)
 
     def _height(self, code: Code, node: Bound) -> str:
-        where = code.let(f"getelementptr i32, ptr %scratch, i64 {node}")
-        return code.let(f"load i32, ptr {where}, align 4")
+        where = code.advanced("%scratch", node, DType.I32)
+        return code.fetch_scalar(where, DType.I32, 4)
 
     # -- leaves ---------------------------------------------------------------------------------
 
@@ -351,6 +351,6 @@ class Packing:
         place = w.place(of.layout(WEIGHT), [i, 0])
         weight = w.load(0, place, of.dtype(WEIGHT), 0).to(F64)
         where = code.let(f"getelementptr [2 x i64], ptr {w.buffer(2)}, i64 {i}")
-        code.do(f"store i64 {weight.bits(I64).lane()}, ptr {where}, align 8")
-        second = code.let(f"getelementptr i64, ptr {where}, i64 1")
-        code.do(f"store i64 {target}, ptr {second}, align 8")
+        code.put_scalar(where, weight.bits(I64).lane(), DType.I64, 8)
+        second = code.advanced(where, 1, DType.I64)
+        code.put_scalar(second, target, DType.I64, 8)

@@ -142,8 +142,8 @@ class _Walks:
         w = Writer(self.of.isa)
         code = w.code
         stop = code.least("%stop", w.size(self.row_units))
-        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(self.block_keys_bytes)}")
-        totals = code.let(f"getelementptr i8, ptr {parts}, i64 {self.block_sums_bytes}")
+        parts = code.advanced("%scratch", w.size(self.block_keys_bytes), DType.U8)
+        totals = code.advanced(parts, self.block_sums_bytes, DType.U8)
         with code.count("%start", stop, self.block) as first:
             count = code.least(code.i64("sub", stop, first), self.block)
             self._block(w, name, first, count, parts, totals)
@@ -211,8 +211,8 @@ class _Walks:
         code, num_rows = w.code, w.size(self.few_rows * self.is_by_trees)
         stop = code.least("%stop", w.size(self.chunks * self.is_by_trees))
         keys_bytes = self.few_rows * self.of.row_bytes
-        parts = code.let(f"getelementptr i8, ptr %scratch, i64 {w.size(keys_bytes)}")
-        with code.when(code.let(f"icmp slt i64 %start, {stop}")):
+        parts = code.advanced("%scratch", w.size(keys_bytes), DType.U8)
+        with code.when(code.compare("lt", "%start", stop)):
             with code.count(0, num_rows, 1) as i:
                 self._keys(w, name, i, i)
             with code.count("%start", stop, 1) as chunk:
@@ -226,7 +226,7 @@ class _Walks:
         self._fill(code, parts, sums)
         start = code.i64("mul", chunk, TREES_PER_CHUNK)
         end = code.least(code.i64("add", start, TREES_PER_CHUNK), w.size(self.of.trees))
-        rest = code.let(f"srem i64 {code.i64('sub', end, start)}, {INTERLEAVED_WALKS}")
+        rest = code.integer("rem", code.i64("sub", end, start), INTERLEAVED_WALKS)
         whole = code.i64("sub", end, rest)
         with (
             code.count(start, whole, INTERLEAVED_WALKS) as tree,
@@ -279,10 +279,10 @@ class _Walks:
 
     def _row(self, w: Writer, number: Bound) -> str:
         place = w.code.i64("mul", number, w.size(self.of.row_bytes))
-        return w.code.let(f"getelementptr i8, ptr %scratch, i64 {place}")
+        return w.code.advanced("%scratch", place, DType.U8)
 
     def _after(self, w: Writer, base: str, count: int) -> str:
-        return w.code.let(f"getelementptr i8, ptr {base}, i64 {w.size(count * self.of.row_bytes)}")
+        return w.code.advanced(base, w.size(count * self.of.row_bytes), DType.U8)
 
     def _keys(self, w: Writer, name: str, row: Bound, number: Bound) -> None:
         """The keys of a row of x, as the row of this index in scratch memory: with NaN greater than
@@ -305,7 +305,7 @@ class _Walks:
         with code.count(0, "%n", code.lanes) as i:
             mask = below(code, code.i64("sub", "%n", i))
             place = i if is_dense else code.i64("mul", i, "%step")
-            start = code.let(f"getelementptr i8, ptr %from, i64 {_times(code, place, dtype)}")
+            start = code.advanced("%from", _times(code, place, dtype), DType.U8)
             value = load(code, dtype, start, 1 if is_dense else "%step", mask).to(self.of.number)
             key, is_nan = ordered_key(value)
             for base, nan in (("%to", greatest_key(kind)), (second, least_key(kind))):
@@ -320,13 +320,13 @@ class _Walks:
         """The root's record of a tree, and its height."""
         code = w.code
         where = code.let(f"getelementptr [{TREE_BYTES} x i8], ptr {w.buffer(TREES)}, i64 {number}")
-        root = code.let(f"load i32, ptr {where}, align 4")
-        second = code.let(f"getelementptr i32, ptr {where}, i64 1")
-        height = code.let(f"load i32, ptr {second}, align 4")
-        wide = code.let(f"zext i32 {root} to i64")
+        root = code.fetch_scalar(where, DType.I32, 4)
+        second = code.advanced(where, 1, DType.I32)
+        height = code.fetch_scalar(second, DType.I32, 4)
+        wide = code.converted(root, DType.U32, DType.I64)
         kind = f"[{self.of.record_bytes} x i8]"
         record = code.let(f"getelementptr {kind}, ptr {w.buffer(RECORDS)}, i64 {wide}")
-        return record, code.let(f"zext i32 {height} to i64")
+        return record, code.converted(height, DType.U32, DType.I64)
 
     def _walk(
         self, w: Writer, starts: Sequence[str], rows: Sequence[str], height: Bound
@@ -338,9 +338,9 @@ class _Walks:
         with code.count(0, code.least(height, UNTESTED_STEPS), 1):
             for slot, row in zip(slots, rows):
                 slot.set(self._step(code, slot.get(), row))
-        with code.when(code.let(f"icmp sgt i64 {height}, {UNTESTED_STEPS}")):
+        with code.when(code.compare("gt", height, UNTESTED_STEPS)):
             moves = Variable(code, 1)
-            with loop_while(code, lambda: code.let(f"icmp ne i64 {moves.get()}, 0")):
+            with loop_while(code, lambda: code.compare("ne", moves.get(), 0)):
                 for slot, row in zip(slots, rows):
                     slot.set(self._step(code, slot.get(), row))
                 moves.set(0)
@@ -352,8 +352,8 @@ class _Walks:
 
     def _note_moves(self, code: Code, moves: Variable, old: str, new: str) -> None:
         places = [code.let(f"ptrtoint ptr {p} to i64") for p in (old, new)]
-        difference = code.let(f"xor i64 {places[0]}, {places[1]}")
-        moves.set(code.let(f"or i64 {moves.get()}, {difference}"))
+        difference = code.integer("xor", places[0], places[1])
+        moves.set(code.integer("or", moves.get(), difference))
 
     def _step(self, code: Code, record: str, row: str) -> str:
         """The next record: one of the two children, or the same of a leaf."""
@@ -363,14 +363,14 @@ class _Walks:
         where = code.let(f"getelementptr {ELEMENT[of.key]}, ptr {row}, i64 {column}")
         key = code.let(f"load {ELEMENT[of.key]}, ptr {where}, align {of.key.itemsize}")
         is_second = code.let(f"icmp sgt {ELEMENT[of.key]} {key}, {held}")
-        more = code.let(f"zext i1 {is_second} to i64")
-        distance = code.let(f"add i64 {self._field(code, record, 1)}, {more}")
+        more = code.converted(is_second, DType.BOOL, DType.I64)
+        distance = code.integer("add", self._field(code, record, 1), more)
         return code.let(f"getelementptr [{of.record_bytes} x i8], ptr {record}, i64 {distance}")
 
     def _field(self, code: Code, record: str, number: int) -> str:
         field = self.of.field
         offset = self.of.key.itemsize + number * field.itemsize
-        where = code.let(f"getelementptr i8, ptr {record}, i64 {offset}")
+        where = code.advanced(record, offset, DType.U8)
         value = code.let(f"load {ELEMENT[field]}, ptr {where}, align {field.itemsize}")
         return code.let(f"zext {ELEMENT[field]} {value} to i64")
 
@@ -386,14 +386,14 @@ class _Walks:
             self._fold(code, sums, place, code.splat(value, of.number).to(F64))
             return
         raw = code.let(f"load {kind}, ptr {leaf}, align {of.record_bytes}")
-        found = code.let(f"zext i32 {raw} to i64") if of.key is DType.I32 else raw
+        found = code.converted(raw, DType.U32, DType.I64) if of.key is DType.I32 else raw
         if of.leaf_output == "pair":
             pair = code.let(
                 f"getelementptr [{PAIR_BYTES} x i8], ptr {w.buffer(LEAVES)}, i64 {found}"
             )
-            weight = code.splat(code.let(f"load double, ptr {pair}, align 8"), F64)
-            second = code.let(f"getelementptr i64, ptr {pair}, i64 1")
-            target = code.let(f"load i64, ptr {second}, align 8")
+            weight = code.splat(code.fetch_scalar(pair, DType.F64, 8), F64)
+            second = code.advanced(pair, 1, DType.I64)
+            target = code.fetch_scalar(second, DType.I64, 8)
             self._fold(code, sums, at(w, place, target), weight)
             return
         self._add_leaf_row(w, name, found, sums, place)
@@ -404,7 +404,7 @@ class _Walks:
         lanes = dim_lanes(self.of.isa, F64, self.of.targets) if is_dense else 1
         helper(code, f"{name}.row", "ptr %from, i64 %step, ptr %sums", self._write_row, lanes)
         source = w.pointer(LEAVES, w.place(layout, [leaf, 0]), dtype)
-        to = code.let(f"getelementptr double, ptr {sums}, i64 {place}")
+        to = code.advanced(sums, place, DType.F64)
         code.do(
             f"call void @{name}.row(ptr {source}, i64 {w.size(layout.strides[1])}, ptr {to})"
         )  # fmt: skip
@@ -416,8 +416,8 @@ class _Walks:
         for k in range(0, targets, code.lanes):
             mask = None if k + code.lanes <= targets else below(code, targets - k)
             offset: Bound = k if is_dense else code.i64("mul", k, "%step")
-            start = code.let(f"getelementptr i8, ptr %from, i64 {_times(code, offset, dtype)}")
-            to = code.let(f"getelementptr double, ptr %sums, i64 {k}")
+            start = code.advanced("%from", _times(code, offset, dtype), DType.U8)
+            to = code.advanced("%sums", k, DType.F64)
             weight = load(code, dtype, start, 1, mask).to(F64)
             store(code, self._folded(load(code, F64, to, 1, mask), weight), F64, to, 1, mask)
 
@@ -431,15 +431,15 @@ class _Walks:
                 return total + value
 
     def _sum(self, code: Code, sums: str, place: Bound) -> Vec:
-        return load(code, F64, code.let(f"getelementptr double, ptr {sums}, i64 {place}"))
+        return load(code, F64, code.advanced(sums, place, DType.F64))
 
     def _fold(self, code: Code, sums: str, place: Bound, value: Vec) -> None:
-        where = code.let(f"getelementptr double, ptr {sums}, i64 {place}")
+        where = code.advanced(sums, place, DType.F64)
         store(code, self._folded(load(code, F64, where), value), F64, where)
 
     def _fill(self, code: Code, sums: str, count: Bound) -> None:
         with code.count(0, count, 1) as i:
-            where = code.let(f"getelementptr double, ptr {sums}, i64 {i}")
+            where = code.advanced(sums, i, DType.F64)
             store(code, code.const(self.identity, F64), F64, where)
 
     def _store(self, w: Writer, total: Vec, row: Bound, k: int, result: str) -> None:
@@ -449,7 +449,7 @@ class _Walks:
             count = code.splat(w.size(dim_max(1, self.of.trees)), I64).to(F64)
             total = total / count
         place = w.place(self.of.step.results[0], [row, k])
-        start = code.let(f"getelementptr i8, ptr {result}, i64 {_times(code, place, dtype)}")
+        start = code.advanced(result, _times(code, place, dtype), DType.U8)
         store(code, total.to(dtype.compute), dtype, start)
 
 

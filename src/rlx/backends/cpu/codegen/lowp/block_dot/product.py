@@ -156,7 +156,7 @@ class BlockDot(LinearStep):
         for height in self._heights:
             left = code.i64("sub", rows, done)
             up = code.i64("add", left, 1 if height > 1 else 0)
-            count = code.i64("mul", code.let(f"sdiv i64 {up}, {height}"), height)
+            count = code.i64("mul", code.integer("div", up, height), height)
             end = at(w, first, rows)
             with code.count(0, count, height) as row:
                 self._few_rows(w, panel, at(w, first, done, row), end, height)
@@ -200,11 +200,9 @@ class BlockDot(LinearStep):
         if is_static(self.m) and int(self.m) < MANY:
             return 0
         code = w.code
-        whole = code.let(f"and i64 {rows}, {-self.tile}")
-        whole = code.let(
-            f"select i1 {code.let(f'icmp sge i64 {rows}, {MANY}')}, i64 {whole}, i64 0"
-        )
-        with code.when(code.let(f"icmp sgt i64 {whole}, 0")):
+        whole = code.integer("and", rows, -self.tile)
+        whole = code.choose(code.compare("ge", rows, MANY), whole, 0)
+        with code.when(code.compare("gt", whole, 0)):
             self._many_rows(w, panel, first, whole)
         return whole
 
