@@ -45,10 +45,10 @@ class Guards:
     """An expression of an argument, such as `L['x'][0]` → its place among the flat arguments."""
 
     @classmethod
-    def of(cls, program: Any, texts: Sequence[str] | None = None) -> Guards:
+    def of(cls, exported: Any, texts: Sequence[str] | None = None) -> Guards:
         """Those of an ExportedProgram; `texts` where it was read without them."""
-        found = getattr(program, "_guards_code", ()) if texts is None else texts
-        return cls(tuple(found), argument_names(program)) if found else NO_GUARDS
+        found = getattr(exported, "_guards_code", ()) if texts is None else texts
+        return cls(tuple(found), argument_names(exported)) if found else NO_GUARDS
 
     def requirements(self, dims: Callable[[int], Sequence[DimLike]]) -> list[tuple[DimLike, str]]:
         """Sizes that are not negative where the guards hold, each with what it says of calls;
