@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import _thread
 import itertools
+import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -54,6 +55,14 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
         vocabulary=vocabularies.add_pieces, **{"attention.sliding_window": 600},
     )  # fmt: skip
     return rlx.lm.load(path, slots=2)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, as in a terminal: jobs that a shell runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def forgotten(lm: LanguageModel) -> None:
@@ -249,6 +258,7 @@ def test_scores_of_several_threads_take_turns_on_a_slot(
     assert wrong == []
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_one_thread_leaves_the_answers_of_others(path: Path) -> None:
     """Ctrl-C reaches the main thread, wherever it is; but not before a lock is released, as faults
     that tracing raises may: the model is one that was not traced."""
