@@ -17,12 +17,12 @@ class Broadcast(Node):
 
 
 @immutable(kw_only=True)
-class LaneNumbers(Node):
+class LaneIndex(Node):
     """0, 1, 2 … along the lanes."""
 
 
 @immutable(kw_only=True)
-class Listed(Node):
+class VectorConst(Node):
     """A constant, lane by lane."""
 
     numbers: tuple[Number, ...]
@@ -49,7 +49,7 @@ class Permute(Node):
 
 
 @immutable(kw_only=True)
-class HiddenMask(Node):
+class OpaqueMask(Node):
     """The same mask, of which the compiler behind the printer knows nothing any more."""
 
 
@@ -82,7 +82,7 @@ class Intrinsic(Node):
 
 
 @immutable(kw_only=True)
-class Outlined(Node):
+class FunctionCall(Node):
     """A call of a function of the same module, which is pure; args: its arguments."""
 
     function: str
@@ -106,7 +106,7 @@ class Local(Node):
 
 
 @immutable(kw_only=True)
-class Fetch(Node):
+class Load(Node):
     """A load; args: address, and a mask or none. Of a uniform address: a uniform number, or
     neighbours in the lanes. Lanes that the mask leaves out read nothing and are 0."""
 
@@ -115,7 +115,7 @@ class Fetch(Node):
 
 
 @immutable(kw_only=True)
-class Put(Node):
+class Store(Node):
     """A store; args: address, value, and a mask or none."""
 
     align: int = 0
@@ -156,8 +156,8 @@ class Verbatim(Node):
     lines: tuple[str, ...]
 
 
-def is_known(node: Node) -> bool:
+def is_typed(node: Node) -> bool:
     """Is all that happens in it said by nodes?"""
     if isinstance(node, Verbatim):
         return False
-    return all(is_known(n) for r in node.regions for n in r.nodes)
+    return all(is_typed(n) for r in node.regions for n in r.nodes)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rlx.core.dtype import DType
 from rlx.program.nodes import Node, Number, Region, Value
-from rlx.program.vector_nodes import is_known
+from rlx.program.vector_nodes import is_typed
 
 Table = tuple[DType, tuple[Number, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class PureFunction:
     """A pure function that others of its module call."""
 
     region: Region
@@ -34,7 +34,7 @@ class VectorProgram:
     arguments: Mapping[str, Value]
     """What the caller gives, and what the entry block or the module names."""
     tables: Mapping[str, Table]
-    outlines: Mapping[str, Outline]
+    outlines: Mapping[str, PureFunction]
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -42,7 +42,7 @@ class VectorProgram:
         yield from self.body
 
     @property
-    def is_known(self) -> bool:
+    def is_typed(self) -> bool:
         """Is there no line that an emitter wrote in its target's language?"""
         regions = (*self.entry, *self.body), *(o.region.nodes for o in self.outlines.values())
-        return all(is_known(node) for nodes in regions for node in nodes)
+        return all(is_typed(node) for nodes in regions for node in nodes)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rlx.backends.cpu.codegen.loop.emit import emit, legal
+from rlx.backends.cpu.codegen.loop.emit import legal, program_of
 from rlx.backends.cpu.isa import AVX2, AVX512, SSE2, Isa
 from rlx.backends.cpu.llvm.builder import Code
 from rlx.backends.cpu.machine import CpuMachine
@@ -35,10 +35,8 @@ def interpreted(work: Work, isa: Isa, parts: int) -> list[np.ndarray] | None:
     """The results of a loop kernel; None where a part of it is written in LLVM."""
     kernel = legal(work.kernel)
     schedule = choose(kernel, CpuMachine.of(isa))
-    program = emit(kernel, schedule, isa).program
-    assert program is not None
-    verify_vectors(program)
-    if not program.is_known:
+    program = verify_vectors(program_of(kernel, schedule, isa))
+    if not program.is_typed:
         return None
     shapes = [r.bind(work.sizes) for r in kernel.results]
     outputs = [np.zeros(s.static_dims, s.dtype.numpy) for s in shapes]
@@ -98,41 +96,41 @@ def run(program: VectorProgram) -> None:
 def copied(code: Code, task: str) -> None:
     """Right: each task copies half of x to y."""
     place = code.i64("mul", task, 8)
-    value = code.fetch(code.advanced("%x", place, F32), F32, 4)
-    code.put(code.advanced("%y", place, F32), value, 4)
+    value = code.load(code.advanced("%x", place, F32), F32, 4)
+    code.store(code.advanced("%y", place, F32), value, 4)
 
 
 def raced(code: Code, task: str) -> None:
     """Both tasks write the first element."""
     copied(code, task)
-    code.put_scalar("%y", code.fetch_scalar("%x", F32, 4), F32, 4)
+    code.store_scalar("%y", code.load_scalar("%x", F32, 4), F32, 4)
 
 
 def read_of_others(code: Code, task: str) -> None:
     """Each task reads what the first one writes."""
     copied(code, task)
-    code.fetch("%y", F32, 4)
+    code.load("%y", F32, 4)
 
 
 def out_of_bounds(code: Code, task: str) -> None:
     place = code.i64("add", code.i64("mul", task, 8), 1)
-    code.put(code.advanced("%y", place, F32), code.const(0, F32), 4)
+    code.store(code.advanced("%y", place, F32), code.const(0, F32), 4)
 
 
 def before_the_start(code: Code, task: str) -> None:
-    code.fetch(code.advanced("%x", -1, F32), F32, 4)
+    code.load(code.advanced("%x", -1, F32), F32, 4)
 
 
 def uninitialised(code: Code, task: str) -> None:
-    code.fetch("%y", F32, 4)
+    code.load("%y", F32, 4)
 
 
 def uninitialised_variable(code: Code, task: str) -> None:
-    code.fetch(code.local(F32), F32)
+    code.load(code.local(F32), F32)
 
 
 def unaligned(code: Code, task: str) -> None:
-    code.fetch(code.advanced("%x", 1, DType.U8), F32, 4)
+    code.load(code.advanced("%x", 1, DType.U8), F32, 4)
 
 
 def test_a_kernel_without_a_fault() -> None:

@@ -117,9 +117,9 @@ def _truth(kind: Type) -> Type:
 
 _RULES: dict[type[Node], Callable[[Any, Types, Types], bool]] = {
     ir.Binary: _same, ir.Unary: _same, ir.Fma: _same, ir.Call: _same, vec.Intrinsic: _same,
-    vec.Permute: _same, vec.Scale: _same, vec.HiddenMask: _same, ir.Compare: _compared,
+    vec.Permute: _same, vec.Scale: _same, vec.OpaqueMask: _same, ir.Compare: _compared,
     vec.Unordered: _compared, ir.Select: _selected, ir.Convert: _converted,
     vec.SaturatingConvert: _converted, ir.Bitcast: _same_bits, vec.Broadcast: _broadcast,
-    vec.ExtractLane: _extracted, vec.Advance: _advanced, vec.Fetch: _fetched, vec.Put: _put,
+    vec.ExtractLane: _extracted, vec.Advance: _advanced, vec.Load: _fetched, vec.Store: _put,
     ir.For: _counted, ir.If: _conditional, vec.FailIf: _conditional, vec.FirstLane: _conditional,
 }  # fmt: skip

@@ -52,7 +52,7 @@ class Place:
     offset: Array
 
 
-class Left(Exception):
+class FunctionReturn(Exception):
     """The function has returned."""
 
     def __init__(self, code: int) -> None:
@@ -76,8 +76,8 @@ class Kernel:
         try:
             with np.errstate(all="ignore"):
                 _Run(self, start, stop).whole()
-        except Left as left:
-            return left.code
+        except FunctionReturn as end:
+            return end.code
         return 0
 
 
@@ -151,10 +151,10 @@ class _Run:
     def broadcast(self, node: vec.Broadcast) -> None:
         self.values[node.result] = np.repeat(self.args(node)[0], self.lanes)
 
-    def lane_numbers(self, node: vec.LaneNumbers) -> None:
+    def lane_index(self, node: vec.LaneIndex) -> None:
         self.values[node.result] = np.arange(self.lanes, dtype=node.result.dtype.numpy)
 
-    def listed(self, node: vec.Listed) -> None:
+    def vector_const(self, node: vec.VectorConst) -> None:
         numbers = [_number(n, node.result.dtype) for n in node.numbers]
         self.values[node.result] = np.concatenate(numbers)
 
@@ -172,7 +172,7 @@ class _Run:
         chosen = both[np.maximum(picks, 0)]
         self.values[node.result] = np.where(picks < 0, unexpected(both.dtype), chosen)
 
-    def hidden(self, node: vec.HiddenMask) -> None:
+    def opaque_mask(self, node: vec.OpaqueMask) -> None:
         self.values[node.result] = self.args(node)[0]
 
     def scale(self, node: vec.Scale) -> None:
@@ -205,7 +205,7 @@ class _Run:
     def call(self, node: ir.Call) -> None:
         self.values[node.result] = _FUNCTIONS[node.function](*self.args(node))
 
-    def outlined(self, node: vec.Outlined) -> None:
+    def function_call(self, node: vec.FunctionCall) -> None:
         outline = self.program.outlines[node.function]
         self._constants(outline.constants)
         for name, value in outline.tables.items():
@@ -229,7 +229,7 @@ class _Run:
         memory = Memory("a local variable", np.zeros(count * size, np.uint8), is_written=False)
         self.values[node.result] = _place(memory)
 
-    def fetch(self, node: vec.Fetch) -> None:
+    def load(self, node: vec.Load) -> None:
         where, *mask = self.args(node)
         kind = node.result.type
         if isinstance(kind, Address):
@@ -238,13 +238,13 @@ class _Run:
             return
         dtype = dtype_of(kind).numpy
         lanes = self._lanes(where, isinstance(kind, DType), dtype.itemsize)
-        wanted = mask[0] if mask else np.ones(lanes.offset.size, bool)
-        places = self._touch(lanes, dtype.itemsize, wanted, node.align, is_store=False)
+        active = mask[0] if mask else np.ones(lanes.offset.size, bool)
+        places = self._touch(lanes, dtype.itemsize, active, node.align, is_store=False)
         found = np.zeros(lanes.offset.size, dtype)
-        found[wanted] = where.memory.bytes[places].view(dtype).reshape(-1)
+        found[active] = where.memory.bytes[places].view(dtype).reshape(-1)
         self.values[node.result] = found
 
-    def put(self, node: vec.Put) -> None:
+    def store(self, node: vec.Store) -> None:
         where, value, *mask = self.args(node)
         if isinstance(value, Place):
             places = self._touch(where, 8, np.ones(1, bool), 0, is_store=True)
@@ -253,9 +253,9 @@ class _Run:
             return
         is_vector = isinstance(node.args[1].type, DType)
         lanes = self._lanes(where, is_vector, value.dtype.itemsize)
-        wanted = mask[0] if mask else np.ones(lanes.offset.size, bool)
-        places = self._touch(lanes, value.dtype.itemsize, wanted, node.align, is_store=True)
-        data = np.ascontiguousarray(value[wanted]).view(np.uint8).reshape(places.shape)
+        active = mask[0] if mask else np.ones(lanes.offset.size, bool)
+        places = self._touch(lanes, value.dtype.itemsize, active, node.align, is_store=True)
+        data = np.ascontiguousarray(value[active]).view(np.uint8).reshape(places.shape)
         where.memory.bytes[places] = data
         where.memory.is_written[places] = True
 
@@ -322,12 +322,12 @@ class _Run:
     def poll(self, node: vec.Poll) -> None:
         """Nothing interrupts."""
 
-    def leave(self, node: vec.Return) -> None:
-        raise Left(node.code)
+    def function_return(self, node: vec.Return) -> None:
+        raise FunctionReturn(node.code)
 
     def fail_if(self, node: vec.FailIf) -> None:
         if self.args(node)[0][0]:
-            raise Left(node.code)
+            raise FunctionReturn(node.code)
 
     def verbatim(self, node: vec.Verbatim) -> None:
         raise self.error(f"nothing is known of {node.lines[0].strip()!r}")
@@ -354,13 +354,14 @@ _INTRINSICS: dict[str, Callable[..., Any]] = {
     "smin": np.minimum, "smax": np.maximum, "umin": np.minimum, "umax": np.maximum,
 }  # fmt: skip
 _ACTS: dict[type[Node], Callable[[_Run, Any], None]] = {
-    vec.Broadcast: _Run.broadcast, vec.LaneNumbers: _Run.lane_numbers, vec.Listed: _Run.listed,
-    vec.HiddenMask: _Run.hidden, vec.Scale: _Run.scale, vec.FirstLane: _Run.first_lane,
+    vec.Broadcast: _Run.broadcast, vec.LaneIndex: _Run.lane_index,
+    vec.VectorConst: _Run.vector_const,
+    vec.OpaqueMask: _Run.opaque_mask, vec.Scale: _Run.scale, vec.FirstLane: _Run.first_lane,
     vec.ExtractLane: _Run.extract, vec.Permute: _Run.permute,
     vec.AnyLane: _Run.any_lane, vec.Unordered: _Run.unordered, ir.Call: _Run.call,
     vec.SaturatingConvert: _Run.saturating, vec.Intrinsic: _Run.intrinsic,
-    vec.Outlined: _Run.outlined, vec.Advance: _Run.advance, vec.Local: _Run.local,
-    vec.Fetch: _Run.fetch, vec.Put: _Run.put, ir.For: _Run.count, ir.If: _Run.branch,
-    ir.While: _Run.repeat, vec.Poll: _Run.poll, vec.Return: _Run.leave,
+    vec.FunctionCall: _Run.function_call, vec.Advance: _Run.advance, vec.Local: _Run.local,
+    vec.Load: _Run.load, vec.Store: _Run.store, ir.For: _Run.count, ir.If: _Run.branch,
+    ir.While: _Run.repeat, vec.Poll: _Run.poll, vec.Return: _Run.function_return,
     vec.FailIf: _Run.fail_if, vec.Verbatim: _Run.verbatim,
 }  # fmt: skip

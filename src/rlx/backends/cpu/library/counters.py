@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from rlx.backends.cpu.llvm.builder import Code
@@ -24,27 +24,20 @@ class Variable:
         self.set(value)
 
     def get(self) -> Scalar:
-        return self._code.fetch_uniform(self._slot, self._kind)
+        return self._code.load_uniform(self._slot, self._kind)
 
     def set(self, value: Bound) -> None:
-        self._code.put_uniform(self._slot, value, self._kind)
+        self._code.store_uniform(self._slot, value, self._kind)
 
     def add(self, value: Bound) -> None:
         self.set(self._code.i64("add", self.get(), value))
 
 
 @contextmanager
-def loop_while(code: Code, condition: Callable[[], str]) -> Generator[None]:
-    """A while loop; the condition is emitted in its header."""
-    with code.loop_while(condition):
-        yield
-
-
-@contextmanager
 def each_bit(code: Code, bits: str) -> Generator[str]:
     """The indices of the set bits of an i64, from the lowest."""
     left = Variable(code, bits)
-    with loop_while(code, lambda: code.compare("ne", left.get(), 0)):
+    with code.loop_while(lambda: code.compare("ne", left.get(), 0)):
         now = left.get()
         yield code.intrinsic("cttz.i64", "i64", f"i64 {now}", "i1 true")
         left.set(code.integer("and", now, code.integer("sub", now, 1)))
@@ -57,4 +50,4 @@ def is_first_task(w: Writer) -> str:
 
 def store_i64(w: Writer, value: Bound, number: int, place: Bound) -> None:
     """An integer to an array of i64."""
-    w.code.put_scalar(w.pointer(number, place, DType.I64), value, DType.I64, 8)
+    w.code.store_scalar(w.pointer(number, place, DType.I64), value, DType.I64, 8)

@@ -308,7 +308,7 @@ class RoiAlign(_RoiKernel):
             to, pixels = step(w, b, self.row), list[tuple[Bound, Vec]]()
             for n in range(4):
                 at_ = at(w, b, n * self.lanes)
-                place = code.fetch_scalar(advanced(code, "%scratch", at_, I64), DType.I64)
+                place = code.load_scalar(advanced(code, "%scratch", at_, I64), DType.I64)
                 weight = load(
                     code, self.compute_dtype, advanced(code, weights, at_, self.compute_dtype), 0
                 )

@@ -80,17 +80,17 @@ class Code(FunctionNodes):
         element, value = ELEMENT[dtype], Value(dtype)
         numbers = ", ".join(f"{element} {n}" for n in range(self.lanes))
         self.names[value] = f"<{numbers}>"
-        self.body.append(vec.LaneNumbers(results=(value,)))
+        self.body.append(vec.LaneIndex(results=(value,)))
         return Vec(self, value, dtype)
 
     def mask_of(self, bits: Sequence[bool]) -> Vec:
         """A constant mask."""
-        return self.listed([int(b) for b in bits], DType.BOOL)
+        return self.vector_const([int(b) for b in bits], DType.BOOL)
 
-    def hidden(self, mask: Vec) -> Vec:
+    def opaque_mask(self, mask: Vec) -> Vec:
         """The mask, opaque to LLVM."""
         parts = [self.name() for _ in range(2 if self.lanes < 8 else 0)]
-        hidden = self.emit(vec.HiddenMask, DType.BOOL, mask.value)
+        hidden = self.emit(vec.OpaqueMask, DType.BOOL, mask.value)
         self.labels[self.body[-1]] = tuple(parts)
         return hidden
 
@@ -100,12 +100,12 @@ class Code(FunctionNodes):
         self.declare(scale_name(x.dtype), kind, kind, kind, kind, SCALE_MASK[x.dtype], "i32")
         return self.emit(vec.Scale, x.dtype, x.value, n.value)
 
-    def listed(self, numbers: Sequence[Number], dtype: DType) -> Vec:
+    def vector_const(self, numbers: Sequence[Number], dtype: DType) -> Vec:
         """A constant, lane by lane."""
         element, value = ELEMENT[dtype], Value(dtype)
         parts = ", ".join(f"{element} {literal(n, dtype)}" for n in numbers)
         self.names[value] = f"<{parts}>"
-        self.body.append(vec.Listed(numbers=tuple(numbers), results=(value,)))
+        self.body.append(vec.VectorConst(numbers=tuple(numbers), results=(value,)))
         return Vec(self, value, dtype)
 
     def table(self, name: str, dtype: DType, numbers: Sequence[Number]) -> str:
@@ -316,7 +316,7 @@ class Code(FunctionNodes):
             inner.do(f"ret {made.type} {made.text}")
             typed = ", ".join(f"{a.type} %a{i}" for i, a in enumerate(args))
             self.shared[full] = inner.function(f"define internal {made.type} @{full}({typed})")
-        return self.emit(vec.Outlined, result, *(a.value for a in args), function=full)
+        return self.emit(vec.FunctionCall, result, *(a.value for a in args), function=full)
 
     # -- memory ---------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Code(FunctionNodes):
     def variable(self, value: Vec) -> Scalar:
         """The address of a variable that begins as a value."""
         slot = self.local(value.dtype)
-        self.put(slot, value)
+        self.store(slot, value)
         return slot
 
     def advanced(self, address: str, index: Bound, element: DType | Type) -> Scalar:
@@ -338,61 +338,63 @@ class Code(FunctionNodes):
         args = self.operand(address, POINTER), self.operand(index)
         return self._scalar(vec.Advance(args=args, results=(self.named(POINTER),), element=kind))
 
-    def spread(self, address: str, index: Vec, element: DType) -> Value:
+    def lane_addresses(self, address: str, index: Vec, element: DType) -> Value:
         """An address for each lane, some elements on."""
         args, result = (self.operand(address, POINTER), index.value), self.named(POINTERS)
         self.body.append(vec.Advance(args=args, results=(result,), element=UNIFORM[element]))
         return result
 
-    def fetch(self, address: str, dtype: DType, align: int = 0, mask: Vec | None = None) -> Vec:
+    def load(self, address: str, dtype: DType, align: int = 0, mask: Vec | None = None) -> Vec:
         """Neighbours from an address on; lanes that are masked off read nothing, and are 0."""
         where = self.operand(address, POINTER)
         if mask is None:
-            return self.emit(vec.Fetch, dtype, where, align=align)
+            return self.emit(vec.Load, dtype, where, align=align)
         kind, masks = self.types[dtype], self.types[DType.BOOL]
         self.declare(f"masked.load.{self.types.suffix(dtype)}.p0", kind, "ptr", masks, kind)
-        return self.emit(vec.Fetch, dtype, where, mask.value, align=align)
+        return self.emit(vec.Load, dtype, where, mask.value, align=align)
 
     def gather(self, addresses: Value, dtype: DType, align: int, mask: Vec | None) -> Vec:
         kind, pointers, masks = (self.types[t] for t in (dtype, POINTERS, DType.BOOL))
         name = f"masked.gather.{self.types.suffix(dtype)}.v{self.lanes}p0"
         self.declare(name, kind, pointers, masks, kind)
-        return self.emit(vec.Fetch, dtype, addresses, self._mask(mask), align=align)
+        return self.emit(vec.Load, dtype, addresses, self._mask(mask), align=align)
 
     def scatter(self, addresses: Value, value: Vec, align: int, mask: Vec | None) -> None:
         kind, pointers, masks = (self.types[t] for t in (value.dtype, POINTERS, DType.BOOL))
         name = f"masked.scatter.{self.types.suffix(value.dtype)}.v{self.lanes}p0"
         self.declare(name, "void", kind, pointers, masks)
-        self.body.append(vec.Put(args=(addresses, value.value, self._mask(mask)), align=align))
+        self.body.append(vec.Store(args=(addresses, value.value, self._mask(mask)), align=align))
 
     def _mask(self, mask: Vec | None) -> Value:
         return (self.const(1, DType.BOOL) if mask is None else mask).value
 
-    def fetch_scalar(self, address: str, dtype: DType, align: int = 0) -> Scalar:
-        return self.fetch_uniform(address, UNIFORM[dtype], align)
+    def load_scalar(self, address: str, dtype: DType, align: int = 0) -> Scalar:
+        return self.load_uniform(address, UNIFORM[dtype], align)
 
-    def fetch_uniform(self, address: str, kind: Type, align: int = 0) -> Scalar:
+    def load_uniform(self, address: str, kind: Type, align: int = 0) -> Scalar:
         args, result = (self.operand(address, POINTER),), self.named(kind)
-        return self._scalar(vec.Fetch(args=args, results=(result,), align=align))
+        return self._scalar(vec.Load(args=args, results=(result,), align=align))
 
-    def put(self, address: str, value: Vec, align: int = 0, *, is_streaming: bool = False) -> None:
+    def store(
+        self, address: str, value: Vec, align: int = 0, *, is_streaming: bool = False
+    ) -> None:
         args = self.operand(address, POINTER), value.value
-        self.body.append(vec.Put(args=args, align=align, is_streaming=is_streaming))
+        self.body.append(vec.Store(args=args, align=align, is_streaming=is_streaming))
 
-    def put_some(self, address: str, value: Vec, align: int, mask: Vec) -> None:
+    def store_masked(self, address: str, value: Vec, align: int, mask: Vec) -> None:
         """The lanes that are not masked off."""
         kind, masks = self.types[value.dtype], self.types[DType.BOOL]
         name = f"masked.store.{self.types.suffix(value.dtype)}.p0"
         self.declare(name, "void", kind, "ptr", masks)
         args = self.operand(address, POINTER), value.value, mask.value
-        self.body.append(vec.Put(args=args, align=align))
+        self.body.append(vec.Store(args=args, align=align))
 
-    def put_scalar(self, address: str, value: Bound, dtype: DType, align: int = 0) -> None:
-        self.put_uniform(address, value, UNIFORM[dtype], align)
+    def store_scalar(self, address: str, value: Bound, dtype: DType, align: int = 0) -> None:
+        self.store_uniform(address, value, UNIFORM[dtype], align)
 
-    def put_uniform(self, address: str, value: Bound, kind: Type, align: int = 0) -> None:
+    def store_uniform(self, address: str, value: Bound, kind: Type, align: int = 0) -> None:
         args = self.operand(address, POINTER), self.operand(value, kind)
-        self.body.append(vec.Put(args=args, align=align))
+        self.body.append(vec.Store(args=args, align=align))
 
     def element_of(self, name: str, at: str, array: str, index: int, kind: Type) -> list[Node]:
         """An element of an array that the function gets, as a value of a name, and the name of its
@@ -402,5 +404,5 @@ class Code(FunctionNodes):
         args = self.operand(array, POINTER), self.operand(index)
         return [
             vec.Advance(args=args, results=(address,), element=kind),
-            vec.Fetch(args=(address,), results=(value,)),
+            vec.Load(args=(address,), results=(value,)),
         ]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from rlx.backends.cpu.isa import Isa
 from rlx.core.dim import DimLike
-from rlx.program.vector_program import VectorProgram
 
 ATTRIBUTES = (
     'attributes #0 = {{ nounwind "min-legal-vector-width"="{0}" "prefer-vector-width"="{0}" }}'
@@ -23,8 +22,6 @@ class Function:
     name: str
     text: str
     shared: tuple[tuple[str, str], ...]
-    program: VectorProgram | None = field(default=None, compare=False, repr=False)
-    """What the text was printed from; None where an emitter wrote it all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ a whole program, which can be verified, interpreted, and printed in another lang
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rlx.backends.cpu.isa import Isa
@@ -21,7 +20,7 @@ from rlx.program import nodes as ir
 from rlx.program import vector_nodes as vec
 from rlx.program.nodes import Node, Number, Region, Value
 from rlx.program.types import POINTER, UNIFORM, UNKNOWN, Type
-from rlx.program.vector_program import Outline, Table, VectorProgram
+from rlx.program.vector_program import PureFunction, Table, VectorProgram
 
 I64, I1 = UNIFORM[DType.I64], UNIFORM[DType.BOOL]
 
@@ -37,7 +36,7 @@ class FunctionNodes:
         lanes: int,
         isa: Isa,
         shared: dict[str, str] | None = None,
-        outlines: dict[str, Outline] | None = None,
+        outlines: dict[str, PureFunction] | None = None,
     ) -> None:
         self.lanes, self.isa, self.types = lanes, isa, Types(lanes)
         self.entry: list[Node] = []
@@ -45,7 +44,7 @@ class FunctionNodes:
         """Nodes of the innermost open region."""
         self.shared: dict[str, str] = {} if shared is None else shared
         """Declarations, constants and internal functions, by name: one of each in a module."""
-        self.outlines: dict[str, Outline] = {} if outlines is None else outlines
+        self.outlines: dict[str, PureFunction] = {} if outlines is None else outlines
         self.left = "ret i32 {}"
         """How the function returns with the code of a poll; empty where it has no `poll`."""
         self.names: dict[Value, str] = {}
@@ -128,10 +127,6 @@ class FunctionNodes:
         """Blocks begin here."""
         self.body.append(vec.Verbatim(lines=tuple(f"{label}:" for label in labels)))
 
-    def append(self, lines: Iterable[str]) -> None:
-        """Whole lines, at the end of the function."""
-        self.body.append(vec.Verbatim(lines=tuple(lines)))
-
     def enter(self, *lines: str) -> None:
         """Whole lines of the entry block."""
         self.entry.append(vec.Verbatim(lines=lines))
@@ -179,10 +174,10 @@ class FunctionNodes:
             self.outlines,
         )
 
-    def outline(self, region: Region) -> Outline:
+    def outline(self, region: Region) -> PureFunction:
         names = self.arguments.items()
         tables = {name: value for name, value in names if name in self.tables}
-        return Outline(region, dict(self.constants.values()), tables)
+        return PureFunction(region, dict(self.constants.values()), tables)
 
 
 def _type_of(typed: str) -> str:

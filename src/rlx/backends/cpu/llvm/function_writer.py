@@ -106,7 +106,7 @@ class Writer:
         """The finished function, after those that it calls."""
         self.code.leave()
         text = "\n".join([*before, self.code.function(head_of(name))])
-        return Function(name, text, tuple(self.code.shared.items()), self.code.program(name))
+        return Function(name, text, tuple(self.code.shared.items()))
 
     def source(self, name: str) -> Source:
         """The finished function, and the dims that it takes as arguments."""

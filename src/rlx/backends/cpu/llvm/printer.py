@@ -187,7 +187,7 @@ class Printer:
     def named_intrinsic(self, node: vec.Intrinsic) -> str:
         return self.intrinsic(node, node.name)
 
-    def outlined(self, node: vec.Outlined) -> str:
+    def function_call(self, node: vec.FunctionCall) -> str:
         args = ", ".join(map(self.typed, node.args))
         return self.let(node, f"call {self.types[node.results[0].type]} @{node.function}({args})")
 
@@ -216,7 +216,7 @@ class Printer:
         mask = f"{self.types.vector('i32')} <{order}>"
         return self.let(node, f"shufflevector {first}, {second}, {mask}")
 
-    def hidden(self, node: vec.HiddenMask) -> None:
+    def opaque_mask(self, node: vec.OpaqueMask) -> None:
         """Through a mask register, which has eight lanes at least."""
         mask, parts, lanes = node.args[0], self.labels[node], self.types.lanes
         kind, wide, name = self.types[mask.type], max(8, lanes), self.names[node.results[0]]
@@ -252,7 +252,7 @@ class Printer:
     def local(self, node: vec.Local) -> str:
         return self.let(node, f"alloca {self.types[node.kind]}, align 64")
 
-    def fetch(self, node: vec.Fetch) -> str:
+    def load(self, node: vec.Load) -> str:
         where, kind = node.args[0], self.types[node.results[0].type]
         if len(node.args) == 1:
             return self.let(node, f"load {kind}, {self.typed(where)}{_aligned(node.align)}")
@@ -260,7 +260,7 @@ class Printer:
         args = [self._at(where, node.align), self.typed(node.args[1]), f"{kind} zeroinitializer"]
         return self.let(node, self.called(name, kind, args))
 
-    def put(self, node: vec.Put) -> str:
+    def store(self, node: vec.Store) -> str:
         where, value, *mask = node.args
         if not mask:
             hint = ", !nontemporal !0" if node.is_streaming else ""
@@ -355,20 +355,20 @@ class Printer:
 
 
 _LINES: dict[type[Node], Callable[[Printer, Any], str]] = {
-    vec.LaneNumbers: Printer.nothing, vec.Listed: Printer.nothing,
+    vec.LaneIndex: Printer.nothing, vec.VectorConst: Printer.nothing,
     ir.Binary: Printer.binary, ir.Compare: Printer.compare, vec.Unordered: Printer.unordered,
     ir.Unary: Printer.unary, ir.Select: Printer.select, ir.Convert: Printer.convert,
     vec.SaturatingConvert: Printer.saturating, ir.Bitcast: Printer.bitcast, ir.Fma: Printer.fma,
     ir.Call: Printer.function, vec.Intrinsic: Printer.named_intrinsic,
-    vec.Outlined: Printer.outlined, vec.FirstLane: Printer.first_lane,
+    vec.FunctionCall: Printer.function_call, vec.FirstLane: Printer.first_lane,
     vec.ExtractLane: Printer.extract, vec.Permute: Printer.permute, vec.AnyLane: Printer.any_lane,
     vec.Scale: Printer.scale,
-    vec.Advance: Printer.advance, vec.Local: Printer.local, vec.Fetch: Printer.fetch,
-    vec.Put: Printer.put,
+    vec.Advance: Printer.advance, vec.Local: Printer.local, vec.Load: Printer.load,
+    vec.Store: Printer.store,
 }  # fmt: skip
 """Nodes that are one instruction, or none."""
 _BLOCKS: dict[type[Node], Callable[[Printer, Any], None]] = {
-    vec.Broadcast: Printer.broadcast, vec.HiddenMask: Printer.hidden,
+    vec.Broadcast: Printer.broadcast, vec.OpaqueMask: Printer.opaque_mask,
     ir.If: Printer.branch, ir.For: Printer.count,
     ir.While: Printer.repeat, vec.Poll: Printer.poll, vec.Return: Printer.leave,
     vec.FailIf: Printer.fail_if, vec.Verbatim: Printer.verbatim,

@@ -231,7 +231,7 @@ class StepWriter(FunctionWriter):
 
     def external(self, number: int) -> str:
         at = self.code.advanced("%externals", number, POINTER)
-        return self.code.fetch_uniform(at, POINTER)
+        return self.code.load_uniform(at, POINTER)
 
     def number_outside(self, root: Node) -> int | None:
         """Which of the caller's arrays a value is, if it is one."""
@@ -354,7 +354,7 @@ class StepWriter(FunctionWriter):
         test, yes, done = (code.label() for _ in range(3))
         code.do(f"br i1 {code.let(f'icmp eq ptr {changed}, null')}, label %{yes}, label %{test}")
         code.place(test)
-        byte = code.fetch_scalar(self.offset(changed, number), DType.U8)
+        byte = code.load_scalar(self.offset(changed, number), DType.U8)
         code.do(f"br i1 {code.let(f'icmp eq i8 {byte}, 0')}, label %{done}, label %{yes}")
         code.place(yes)
         self.value = Formulas(code, self.names.sizes, self.symbols)

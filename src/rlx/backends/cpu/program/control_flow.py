@@ -133,7 +133,7 @@ class _Control:
         given = code.slot(f"[{max(1, len(externals))} x ptr]")
         for i, address in enumerate(subprogram.externals(externals)):
             at = code.advanced(given, i, POINTER)
-            code.put_uniform(at, address, POINTER)
+            code.store_uniform(at, address, POINTER)
         args = f"ptr %context, ptr {memory}, ptr {given}"
         self.writer.check(code.let(f"call i32 @{subprogram.name}({args})"))
 
@@ -173,7 +173,7 @@ class _Control:
 
     def put_size(self, name: str, value: Bound) -> None:
         code, writer = self.code, self.writer
-        code.put_scalar(writer.value.address(name), value, DType.I64)
+        code.store_scalar(writer.value.address(name), value, DType.I64)
         symbol = next(s for s in measured_by(self.step.node) if s.name == name)
         most = writer.value(ceiling(of_symbol(symbol)))
         with code.when(code.compare("gt", value, most)):
@@ -183,12 +183,12 @@ class _Control:
         """The call cannot go on: a size has outgrown its capacity."""
         code = self.code
         number = self.step.number + max(1, sum(t is not None for t in self.step.copies))
-        code.put_scalar(self.writer.word_at(Word.FAILED), number << 32 | 1, DType.I64)
+        code.store_scalar(self.writer.word_at(Word.FAILED), number << 32 | 1, DType.I64)
         code.do("ret i32 1")
         code.place(code.label("never"))
 
     def _flag(self, address: str) -> str:
-        byte = self.code.fetch_scalar(address, DType.U8)
+        byte = self.code.load_scalar(address, DType.U8)
         return self.code.compare("ne", byte, 0, DType.I8)
 
     # -- loops ----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class _Control:
         turn = code.slot("i64")
         code.do(f"store i64 0, ptr {turn}", f"br label %{head}")
         code.place(head)
-        now = code.fetch_scalar(turn, DType.I64)
+        now = code.load_scalar(turn, DType.I64)
         if control.limit is not None:
             more, test = code.compare("lt", now, control.limit), code.label()
             code.do(f"br i1 {more}, label %{test}, label %{done}")
@@ -227,7 +227,7 @@ class _Control:
             self._poll()
             code.do(f"store i64 {next_}, ptr {turn}", f"br label %{head}")
         code.place(done)
-        turns = code.fetch_scalar(turn, DType.I64)
+        turns = code.load_scalar(turn, DType.I64)
         if rows:
             self.put_size(f"{node.attrs['extent']}.rows", turns)
         carries.deliver(turns)
@@ -275,7 +275,7 @@ class _Control:
         given = code.slot(f"[{len(self.operands) + len(self.results)} x ptr]")
         for i, address in enumerate((*self.operands, *self.results)):
             at = code.advanced(given, i, POINTER)
-            code.put_uniform(at, address, POINTER)
+            code.store_uniform(at, address, POINTER)
         function = writer.word(Word.HOST)
         args = f"ptr %context, i64 {self.step.number}, ptr {given}"
         writer.check(code.let(f"call i32 {function}({args})"))

@@ -76,7 +76,7 @@ class Formulas:
 
     def _atom(self, atom: Atom) -> Bound:
         if isinstance(atom, Symbol):
-            return self._code.fetch_scalar(self.address(atom.name), DType.I64)
+            return self._code.load_scalar(self.address(atom.name), DType.I64)
         a, b = map(self, atom.args)
         match atom.fn:
             case "max":

@@ -198,7 +198,7 @@ class _Words(FunctionWriter):
         """Numbers at their places."""
         for at, value in words:
             place = self.code.advanced(self.needs, at, DType.I64)
-            self.code.put_scalar(place, self.value(value), DType.I64)
+            self.code.store_scalar(place, self.value(value), DType.I64)
 
     @cached_property
     def needs(self) -> str:
@@ -208,7 +208,7 @@ class _Words(FunctionWriter):
         """Is a named dim that the caller gives outside its range, or a size negative?"""
         code, bad = self.code, "false"
         for symbol in symbols:
-            size = code.fetch_scalar(self.value.address(symbol.name), DType.I64)
+            size = code.load_scalar(self.value.address(symbol.name), DType.I64)
             ends = [f"icmp slt i64 {size}, {symbol.min}"]
             ends += [] if symbol.max is None else [f"icmp sgt i64 {size}, {symbol.max}"]
             for end in ends:
@@ -276,7 +276,7 @@ class _Main(_Words):
     def _need(self) -> None:
         code, graph = self.code, self.graph
         total = code.let(f"call i64 @{self.subprogram.name}.need(ptr %context)")
-        code.put_scalar(self.needs, total, DType.I64)
+        code.store_scalar(self.needs, total, DType.I64)
         values: list[DimLike] = [self.program.weight_bytes]
         for output in graph.outputs:
             values += [ceiling(d) for d in (output.shape.size_bytes, *output.shape.dims)]

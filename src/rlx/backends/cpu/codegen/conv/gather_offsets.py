@@ -87,7 +87,7 @@ class _Writing:
     def write(self) -> None:
         self._places()
         number = self.code.slot("i64")
-        self.code.put_scalar(number, 0, DType.I64)
+        self.code.store_scalar(number, 0, DType.I64)
         self._taps([], number)
 
     def _line(self, base: str, number: int, row: str) -> str:
@@ -108,7 +108,7 @@ class _Writing:
         slots = [code.slot("i64") for _ in range(form.places)]
         self._split("%first", slots)
         with code.count(0, "%count", 1) as row:
-            here = [code.fetch_scalar(s, DType.I64) for s in slots]
+            here = [code.load_scalar(s, DType.I64) for s in slots]
             steps = [(at, f"%step{i}") for i, at in enumerate(here)]
             moved = code.i64("mul", self._sum(0, steps), form.width)
             image = code.let("ptrtoint ptr %image to i64")
@@ -126,12 +126,12 @@ class _Writing:
         """Delinearise a position, row-major."""
         code = self.code
         for i in reversed(range(1, len(slots))):
-            code.put_scalar(slots[i], code.let(f"urem i64 {number}, %extent{i}"), DType.I64)
+            code.store_scalar(slots[i], code.let(f"urem i64 {number}, %extent{i}"), DType.I64)
             number = code.let(f"udiv i64 {number}, %extent{i}")
         code.do(*(f"store i64 {number}, ptr {s}" for s in slots[:1]))
 
     def _note(self, base: str, number: int, row: str, value: Bound) -> None:
-        self.code.put_scalar(self._line(base, number, row), value, DType.I64)
+        self.code.store_scalar(self._line(base, number, row), value, DType.I64)
 
     def _advance(self, slots: Sequence[str], here: Sequence[str]) -> None:
         """The next position: the last axis increments, with carry."""
@@ -141,7 +141,7 @@ class _Writing:
             is_over = code.let(f"icmp eq i64 {more}, %extent{i}")
             turned = code.choose(is_over, 0, more)
             value = code.choose(carry, turned, here[i])
-            code.put_scalar(slots[i], value, DType.I64)
+            code.store_scalar(slots[i], value, DType.I64)
             carry = code.both(carry, is_over)
 
     # -- kernel taps ----------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class _Writing:
         steps = [(tap, f"%along{i}") for i, tap in enumerate(at)]
         moved = code.splat(code.i64("mul", self._sum(0, steps), form.width), DType.U64)
         parts = [self._part(c, padded_axis, at) for c, padded_axis in enumerate(form.padded_axes)]
-        done = code.fetch_scalar(number, DType.I64)
+        done = code.load_scalar(number, DType.I64)
         line = code.i64("mul", done, "%room")
         with code.count(0, "%count", code.lanes) as row:
             address = load(code, DType.U64, self._line("%bases", 0, row)) + moved
@@ -164,7 +164,7 @@ class _Writing:
                 address = self._or_padding(address, c, part, size, row)
             store(code, address, DType.U64, advanced(
                 code, "%table", code.i64("add", line, row), DType.I64))  # fmt: skip
-        code.put_scalar(number, code.i64("add", done, 1), DType.I64)
+        code.store_scalar(number, code.i64("add", done, 1), DType.I64)
 
     def _part(self, number: int, padded_axis: PaddedAxis, at: Sequence[str]) -> tuple[Vec, Vec]:
         """The displacement of a tap along a padded axis, from the image's origin, and the image's

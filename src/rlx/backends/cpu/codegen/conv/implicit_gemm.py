@@ -222,7 +222,7 @@ class _ImplicitGemm(EpilogueBuilder):
                 place = advanced(code, self._scratch(self.scratch.padding), at, DType.U8)
                 store(code, zero, DType.I32, place)
         self.written = code.slot("i64")
-        code.put_scalar(self.written, -1, DType.I64)
+        code.store_scalar(self.written, -1, DType.I64)
         counts = [*self.groups.values(), self.num_blocks, self.num_panels]
         with code.count("%start", code.least("%stop", self.product(counts)), 1) as unit:
             self._unit(unit)
@@ -244,10 +244,10 @@ class _ImplicitGemm(EpilogueBuilder):
         end = code.least(self.num_places, code.i64("add", first, size))
         column = code.integer("mul", panel, self.tiling.columns)
         with self.placed(self.split(turn, self.groups)):
-            known = code.fetch_scalar(self.written, DType.I64)
+            known = code.load_scalar(self.written, DType.I64)
             with code.when(code.compare("ne", known, place)):
                 self._table(first, code.i64("sub", end, first))
-                code.put_scalar(self.written, place, DType.I64)
+                code.store_scalar(self.written, place, DType.I64)
             self._sum(first, end, panel)
             self.epilogue(first, end, column)
 
@@ -308,7 +308,7 @@ class _ImplicitGemm(EpilogueBuilder):
         row = self.code.i64("sub", m, first)
         lines = [self.scratch.position + 8 * self.scratch.room * i for i in range(len(self.points))]
         return {
-            axis: self.code.fetch_scalar(self._scratch(line, row), DType.I64)
+            axis: self.code.load_scalar(self._scratch(line, row), DType.I64)
             for axis, line in zip(self.points, lines)
         }
 

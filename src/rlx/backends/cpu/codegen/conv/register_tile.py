@@ -120,7 +120,7 @@ class DepthwiseTile(RegisterSums):
             line = advanced(code, "%table", code.i64("mul", tap, "%room"), DType.I64)
             right, sums = self._right(tap), self.load_sums()
             for i, run in enumerate(sums):
-                found = code.fetch_uniform(advanced(code, line, i, DType.I64), POINTER)
+                found = code.load_uniform(advanced(code, line, i, DType.I64), POINTER)
                 place = advanced(code, found, "%start", left)
                 places = [advanced(code, place, j * lanes, left) for j in range(vectors)]
                 seen = [load(code, left, p, 1, m).to(self.sums) for p, m in zip(places, masks)]
@@ -154,7 +154,7 @@ class ImplicitGemmTile(RegisterSums):
         with code.count(0, "%taps", 1) as tap:
             line = advanced(code, "%table", code.i64("mul", tap, "%room"), DType.I64)
             places = [advanced(code, line, i, DType.I64) for i in range(len(self.slots))]
-            found = [code.fetch_uniform(p, POINTER) for p in places]
+            found = [code.load_uniform(p, POINTER) for p in places]
             self.rows = [advanced(code, p, begun, left) for p in found]
             self.right = advanced(code, "%b", code.i64("mul", tap, size), right)
             self.run("%count", inner_unroll(self.code.isa))

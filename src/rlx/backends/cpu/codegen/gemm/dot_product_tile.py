@@ -72,15 +72,15 @@ class DotProductSums(RegisterSums):
         """The last, partial group of a row, zero-padded."""
         code, raw = self.code, stored(self.kinds[0])
         slot, bits = code.slot("i32"), 8 * raw.itemsize
-        code.put_scalar(slot, 0, DType.I32)
+        code.store_scalar(slot, 0, DType.I32)
         with code.count(at, count, 1) as k:
             one = code.let(f"load {ELEMENT[raw]}, ptr {advanced(code, row, k, raw)}")
             wide = code.let(f"zext {ELEMENT[raw]} {one} to i32")
             by = code.i64("mul", code.i64("sub", k, at), bits)
             moved = code.integer("shl", wide, code.converted(by, DType.I64, DType.I32), DType.I32)
-            held = code.fetch_scalar(slot, DType.I32)
-            code.put_scalar(slot, code.integer("or", held, moved, DType.I32), DType.I32)
-        return self._unsigned(code.fetch_scalar(slot, DType.I32))
+            held = code.load_scalar(slot, DType.I32)
+            code.store_scalar(slot, code.integer("or", held, moved, DType.I32), DType.I32)
+        return self._unsigned(code.load_scalar(slot, DType.I32))
 
     def _added(self, sums: list[list[Vec]], at: Bound, groups: list[str]) -> list[list[Vec]]:
         """Add the products of one group of each row with those of all columns."""

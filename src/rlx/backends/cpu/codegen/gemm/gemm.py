@@ -168,7 +168,7 @@ class _Gemm(EpilogueBuilder):
         right = self.contract.right
         assert isinstance(right, Load)
         number = self.code.slot("i64")
-        self.code.put_scalar(number, 0, DType.I64)
+        self.code.store_scalar(number, 0, DType.I64)
         self._write_places(list(self.inner), 0, number)
         strides = self.strides[right].items()
         self.strides[right] = {a: s for a, s in strides if a not in self.inner}
@@ -182,9 +182,9 @@ class _Gemm(EpilogueBuilder):
                 moved = code.i64("add", place, code.i64("mul", at, stride))
                 self._write_places(axes[1:], moved, number)
             return
-        step = code.fetch_scalar(number, DType.I64)
-        code.put_scalar(advanced(code, "%scratch", step, DType.I64), place, DType.I64)
-        code.put_scalar(number, code.i64("add", step, 1), DType.I64)
+        step = code.load_scalar(number, DType.I64)
+        code.store_scalar(advanced(code, "%scratch", step, DType.I64), place, DType.I64)
+        code.store_scalar(number, code.i64("add", step, 1), DType.I64)
 
     def _count_inner_blocks(self) -> None:
         """Blocks are of the last inner axis; at least one, so that empty sums are written, too."""

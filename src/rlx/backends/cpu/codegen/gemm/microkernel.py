@@ -75,14 +75,14 @@ class ContractionBuilder:
         """The argument with the value of the dim."""
         self.sizes.append(dim)
         place = self.code.advanced("%sizes", len(self.sizes) - 1, DType.I64)
-        return self.code.fetch_scalar(place, DType.I64)
+        return self.code.load_scalar(place, DType.I64)
 
     def extents(self, axes: Iterable[Axis]) -> dict[Axis, str]:
         return {a: self.size(a.extent) for a in axes}
 
     def buffer(self, number: int) -> str:
         place = self.code.advanced("%buffers", number, POINTER)
-        return self.code.fetch_uniform(place, POINTER)
+        return self.code.load_uniform(place, POINTER)
 
     def open(self, placed: Placed, number: int) -> None:
         """Prepare to load or store a buffer at an index map."""

@@ -282,4 +282,4 @@ class Tile(RegisterSums):
         if not self.tiling.has_table:
             return super()._line(at)
         code = self.code
-        return code.fetch_scalar(advanced(code, "%table", at, DType.I64), DType.I64)
+        return code.load_scalar(advanced(code, "%table", at, DType.I64), DType.I64)

@@ -34,6 +34,7 @@ from rlx.kernel.reciprocal import by_reciprocals
 from rlx.kernel.split_complex import SPLIT, has_complex, split, touches_complex
 from rlx.program.nodes import Node
 from rlx.program.types import POINTER
+from rlx.program.vector_program import VectorProgram
 
 
 def legal(kernel: Kernel) -> Kernel:
@@ -54,6 +55,14 @@ def emit(kernel: Kernel, schedule: Schedule, isa: Isa, name: str = "") -> Functi
     return Emitter(kernel, schedule, isa).function(name or kernel.name)
 
 
+def program_of(kernel: Kernel, schedule: Schedule, isa: Isa) -> VectorProgram:
+    """What that function is printed from, to be verified and interpreted."""
+    check(schedule, kernel)
+    emitter = Emitter(kernel, schedule, isa)
+    emitter.write()
+    return emitter.code.program(kernel.name)
+
+
 class Emitter:
     """One function."""
 
@@ -63,6 +72,12 @@ class Emitter:
         self.sizes = {d: f"%s{i}" for i, d in enumerate(sizes_of(kernel))}
 
     def function(self, name: str) -> Function:
+        self.write()
+        text = self.code.function(head_of(name))
+        return Function(name, text, tuple(self.code.shared.items()))
+
+    def write(self) -> None:
+        """All nodes."""
         code, schedule = self.code, self.schedule
         if schedule.streaming:
             self.streamed()
@@ -70,8 +85,6 @@ class Emitter:
         self.nests(schedule).emit()
         code.leave()
         code.entry[:0] = self.arguments()
-        text, shared = code.function(head_of(name)), tuple(code.shared.items())
-        return Function(name, text, shared, code.program(name))
 
     def nests(self, schedule: Schedule, *, is_streaming: bool = False) -> StoreNests:
         context = LoopContext(self.kernel, schedule, self.code, self.sizes)

@@ -80,17 +80,17 @@ class LoadStore:
         """One element, broadcast. Under a guard it is loaded only if a lane needs it."""
         code, mask = self.code, self.context.mask
         if self.context.at.guard is None:
-            return code.splat(code.fetch_scalar(where, dtype), dtype)
+            return code.splat(code.load_scalar(where, dtype), dtype)
         first = code.first_lane(mask.any() if mask else "true")
-        return code.splat(code.fetch(where, dtype, dtype.itemsize, first).lane(), dtype)
+        return code.splat(code.load(where, dtype, dtype.itemsize, first).lane(), dtype)
 
     def _run(self, where: str, dtype: DType) -> Vec:
-        return self.code.fetch(where, dtype, dtype.itemsize, self.context.mask)
+        return self.code.load(where, dtype, dtype.itemsize, self.context.mask)
 
     def _backwards(self, where: str, dtype: DType) -> Vec:
         last = self.lanes - 1
         first = self.code.advanced(where, -last, dtype)
-        run = self.code.fetch(first, dtype, dtype.itemsize)
+        run = self.code.load(first, dtype, dtype.itemsize)
         return run.shuffled([last - n for n in range(self.lanes)])
 
     def _picked(self, where: str, dtype: DType, step: int) -> Vec:
@@ -112,7 +112,7 @@ class LoadStore:
         return picked
 
     def _gather(self, where: str, dtype: DType, places: Vec) -> Vec:
-        addresses = self.code.spread(where, places, dtype)
+        addresses = self.code.lane_addresses(where, places, dtype)
         return self.code.gather(addresses, dtype, dtype.itemsize, self.context.mask)
 
     def _check_rows(self, row: Vec, node: Load) -> None:
@@ -136,18 +136,18 @@ class LoadStore:
         step = store.at.coefficient(self.context.at.lane) if self.context.at.lane else 0
         where = code.advanced(f"%y{store.result}", self.context.offset(store.at, copy), dtype)
         if step == 0:
-            code.put_scalar(where, raw.lane(), dtype)
+            code.store_scalar(where, raw.lane(), dtype)
         elif step != 1 and self._has_masked_stores(step, dtype):
             self._spread(where, step, raw)
         elif step != 1:
-            addresses = code.spread(where, self.context.steps(step), dtype)
+            addresses = code.lane_addresses(where, self.context.steps(step), dtype)
             code.scatter(addresses, raw, dtype.itemsize, self.context.mask)
         elif self.context.mask is not None:
             store_some(code, raw, where, self.context.mask)
         elif self.is_streaming and self._is_aligned(store):
-            code.put(where, raw, self.lanes * dtype.itemsize, is_streaming=True)
+            code.store(where, raw, self.lanes * dtype.itemsize, is_streaming=True)
         else:
-            code.put(where, raw, dtype.itemsize)
+            code.store(where, raw, dtype.itemsize)
 
     def _is_aligned(self, store: Store) -> bool:
         """Is every vector aligned, given that the buffer is?"""

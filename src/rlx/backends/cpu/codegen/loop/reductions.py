@@ -120,15 +120,15 @@ class Reductions:
         """Add the sums of chains to those in f64, and reset them."""
         for key, slot in wide.items():
             total, zero = self.total(key[0], slots[key], slot), identity(self.code, key[0])
-            self.code.put(slot, total)
-            self.code.put(slots[key], zero)
+            self.code.store(slot, total)
+            self.code.store(slots[key], zero)
 
     def total(self, r: Reduce, slot: str, wide: str | None) -> Vec:
         """The total so far, in f64 if chains were added there."""
         chain = self.loaded(r, slot)
         if wide is None:
             return chain
-        return self.code.fetch(wide, DType.F64) + chain.to(DType.F64)
+        return self.code.load(wide, DType.F64) + chain.to(DType.F64)
 
     def staged_by(self, bodies: Iterable[Expr]) -> frozenset[Expr]:
         """The row values that a pass over these bodies computes."""
@@ -189,7 +189,7 @@ class Reductions:
         return self.code.variable(identity(self.code, r))
 
     def loaded(self, r: Reduce, slot: str) -> Vec:
-        return self.code.fetch(slot, identity(self.code, r).dtype)
+        return self.code.load(slot, identity(self.code, r).dtype)
 
     def accumulate(self, bodies: dict[Reduce, Expr], slots: Slots, is_across: bool) -> None:
         self.reduce_ready(list(bodies.values()))
@@ -199,4 +199,4 @@ class Reductions:
                 if is_across and self.context.at.tail is not None:
                     value = value.where(self.context.at.tail, identity(self.code, r))
                 total = fold(r, self.loaded(r, slots[r, copy]), value)
-                self.code.put(slots[r, copy], total)
+                self.code.store(slots[r, copy], total)

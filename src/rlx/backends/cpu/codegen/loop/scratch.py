@@ -25,20 +25,20 @@ class Scratch:
         """Unmasked: a scratch row is padded, and what follows a piece of the row is written after
         it."""
         where = self._pointer(self.rows.index(node), copy, node.dtype.compute)
-        self.code.put(where, value, value.dtype.itemsize)
+        self.code.store(where, value, value.dtype.itemsize)
 
     def load_wide(self, node: Expr, copy: int) -> Vec:
         """The f64 accumulator beside an f32 one."""
         return self._load(self._wide(node, copy), DType.F64)
 
     def store_wide(self, node: Expr, copy: int, value: Vec) -> None:
-        self.code.put(self._wide(node, copy), value, 8)
+        self.code.store(self._wide(node, copy), value, 8)
 
     def _wide(self, node: Expr, copy: int) -> str:
         return self._pointer(len(self.rows) + self.rows.index(node), copy, DType.F64)
 
     def _load(self, where: str, dtype: DType) -> Vec:
-        return self.code.fetch(where, dtype, dtype.itemsize)
+        return self.code.load(where, dtype, dtype.itemsize)
 
     def _pointer(self, number: int, copy: int, dtype: DType) -> str:
         axis, code = self.context.schedule.vector, self.code

@@ -18,16 +18,16 @@ def load(code: Code, dtype: DType, pointer: str, stride: Bound = 1, mask: Vec | 
     """The elements at pointer, pointer + stride …; masked-off lanes are not read, and are 0."""
     raw, align = stored(dtype), dtype.itemsize
     if stride == 0:
-        return from_memory(code.splat(code.fetch_scalar(pointer, raw, align), raw), dtype)
+        return from_memory(code.splat(code.load_scalar(pointer, raw, align), raw), dtype)
     if stride == 1:
-        return from_memory(code.fetch(pointer, raw, align, mask), dtype)
+        return from_memory(code.load(pointer, raw, align, mask), dtype)
     return from_memory(code.gather(_strided(code, pointer, stride, raw), raw, align, mask), dtype)
 
 
 def load_at(code: Code, dtype: DType, pointer: str, places: Vec) -> Vec:
     """A gather at these element offsets."""
     raw = stored(dtype)
-    addresses = code.spread(pointer, places, raw)
+    addresses = code.lane_addresses(pointer, places, raw)
     return from_memory(code.gather(addresses, raw, dtype.itemsize, None), dtype)
 
 
@@ -37,7 +37,7 @@ def store(
     """The lanes to pointer, pointer + stride …, but for masked-off ones."""
     raw = to_memory(value, dtype)
     if stride == 1 and mask is None:
-        code.put(pointer, raw, dtype.itemsize)
+        code.store(pointer, raw, dtype.itemsize)
     elif stride == 1 and mask is not None:
         store_some(code, raw, pointer, mask)
     else:
@@ -48,7 +48,7 @@ def store(
 def _strided(code: Code, pointer: str, stride: Bound, dtype: DType) -> Value:
     """An address for each lane."""
     places = code.iota(DType.I64) * code.splat(stride, DType.I64)
-    return code.spread(pointer, places, dtype)
+    return code.lane_addresses(pointer, places, dtype)
 
 
 def store_some(code: Code, raw: Vec, pointer: str, mask: Vec) -> None:
@@ -56,5 +56,5 @@ def store_some(code: Code, raw: Vec, pointer: str, mask: Vec) -> None:
     the lanes were truncated to 8 or 16 bits, it stores all 32 bits that they were truncated from,
     past the element: with mask registers, it must not know."""
     if code.isa.has_masks and raw.dtype.itemsize < 4:
-        mask = code.hidden(mask)
-    code.put_some(pointer, raw, raw.dtype.itemsize, mask)
+        mask = code.opaque_mask(mask)
+    code.store_masked(pointer, raw, raw.dtype.itemsize, mask)

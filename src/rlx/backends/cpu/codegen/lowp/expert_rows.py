@@ -81,11 +81,11 @@ class ExpertRuns:
     def counted(self, w: Writer) -> None:
         code, experts = w.code, w.size(self.experts)
         with code.count(0, experts, 1) as e:
-            code.put_scalar(self.count(w, e), 0, DType.I64)
+            code.store_scalar(self.count(w, e), 0, DType.I64)
         with code.count(0, w.size(self.m), 1) as row:
             where = self.count(w, load_index(w, 0, *self.expert(w, row), experts))
-            more = code.integer("add", code.fetch_scalar(where, DType.I64), 1)
-            code.put_scalar(where, more, DType.I64)
+            more = code.integer("add", code.load_scalar(where, DType.I64), 1)
+            code.store_scalar(where, more, DType.I64)
 
     def cut(self, w: Writer) -> None:
         """Split the rows of each expert into runs; its counter becomes the destination of its next
@@ -93,12 +93,12 @@ class ExpertRuns:
         code, run, first = w.code, Variable(w.code, 0), Variable(w.code, 0)
         with code.count(0, w.size(self.experts), 1) as e:
             where = self.count(w, e)
-            own, begun = code.fetch_scalar(where, DType.I64), first.get()
+            own, begun = code.load_scalar(where, DType.I64), first.get()
             with code.count(0, own, self.rows) as i:
                 rows = code.least(self.rows, code.i64("sub", own, i))
                 self.store_run(w, run.get(), (e, at(w, begun, i), rows))
                 run.add(1)
-            code.put_scalar(where, begun, DType.I64)
+            code.store_scalar(where, begun, DType.I64)
             first.add(own)
         with code.count(run.get(), w.size(self.runs), 1) as rest:
             self.store_run(w, rest, (0, 0, 0))
@@ -112,9 +112,9 @@ class ExpertRuns:
         code = w.code
         with code.count(0, w.size(self.m), 1) as row:
             where = self.count(w, load_integer(w, 0, *self.expert(w, row)))
-            place = code.fetch_scalar(where, DType.I64)
+            place = code.load_scalar(where, DType.I64)
             store_i64(w, row, 1, place)
-            code.put_scalar(where, code.i64("add", place, 1), DType.I64)
+            code.store_scalar(where, code.i64("add", place, 1), DType.I64)
 
     def load_run(self, w: Writer, buffer: int, number: Bound) -> list[str]:
         """A run's expert, first row and count."""

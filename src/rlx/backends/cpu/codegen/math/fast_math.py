@@ -75,8 +75,8 @@ def _wave(x: Vec, ahead: int, precise: Callable[[Vec], Vec]) -> Vec:
     slot = code.variable(near)
     with code.when(is_far.any()):
         far = code.outlined(f"precise_{precise.__name__}", precise, x)
-        code.put(slot, far.where(is_far, near))
-    return code.fetch(slot, near.dtype)
+        code.store(slot, far.where(is_far, near))
+    return code.load(slot, near.dtype)
 
 
 def _near_wave(x: Vec, ahead: int) -> Vec:

@@ -34,12 +34,12 @@ def quarter_turns(x: Vec) -> tuple[Vec, Vec, Vec]:
     code = x.code
     slots = [code.local(v.dtype) for v in (n, r, rest)]
     for v, slot in zip((n, r, rest), slots):
-        code.put(slot, v)
+        code.store(slot, v)
     is_far = ~(x.abs() < NEAR)
     with code.when(is_far.any()):
         for v, s, old in zip(_far(x), slots, (n, r, rest)):
-            code.put(s, v.where(is_far, old))
-    found = [code.fetch(s, v.dtype) for v, s in zip((n, r, rest), slots)]
+            code.store(s, v.where(is_far, old))
+    found = [code.load(s, v.dtype) for v, s in zip((n, r, rest), slots)]
     return found[0], found[1], found[2]
 
 
@@ -89,7 +89,7 @@ def _piece(row: Vec, number: int) -> Vec:
     """Piece `number` of each lane's row."""
     code = row.code
     turns = code.table("turns", F64, [v for numbers in _table() for v in numbers])
-    addresses = code.spread(turns, (row * PIECES) + number, F64)
+    addresses = code.lane_addresses(turns, (row * PIECES) + number, F64)
     return code.gather(addresses, F64, 8, None)
 
 

@@ -114,14 +114,14 @@ class BandedMatmul:
     def _extend_range(self, code: Code, value: Vec, k: str, first: str, last: str) -> None:
         """Extend the row range by a row with a nonzero entry."""
         with code.when(value.differs(0.0).any()):
-            least = code.least(code.fetch_scalar(first, DType.I64), k)
-            code.put_scalar(first, least, DType.I64)
-            code.put_scalar(last, code.i64("add", k, 1), DType.I64)
+            least = code.least(code.load_scalar(first, DType.I64), k)
+            code.store_scalar(first, least, DType.I64)
+            code.store_scalar(last, code.i64("add", k, 1), DType.I64)
 
     def _store_range(self, code: Code, to: str, first: str, last: str) -> None:
         for number, slot in enumerate((first, last)):
             at = code.advanced(to, self.range_offset + 8 * number, DType.U8)
-            code.put_scalar(at, code.fetch_scalar(slot, DType.I64), DType.I64)
+            code.store_scalar(at, code.load_scalar(slot, DType.I64), DType.I64)
 
     # -- multiplication -------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class BandedMatmul:
 
     def _range_end(self, code: Code, filters: str, number: int) -> str:
         at = code.advanced(filters, self.range_offset + 8 * number, DType.U8)
-        return code.fetch_scalar(at, DType.I64)
+        return code.load_scalar(at, DType.I64)
 
     def _sums(self, code: Code, filters: str, low: str, high: str) -> list[Vec]:
         zero = code.const(0.0, self.dtype)

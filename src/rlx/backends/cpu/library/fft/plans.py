@@ -315,11 +315,11 @@ def _fill_conjugate_chirp(code: Code, im_offset: Bound) -> None:
         for part in (0, 1):
             start = code.i64("mul", im_offset, part)
             at = advanced(code, "%chirp", code.i64("add", start, j), F64)
-            value = code.let(f"fdiv double {code.fetch_scalar(at, DType.F64)}, {length}")
+            value = code.let(f"fdiv double {code.load_scalar(at, DType.F64)}, {length}")
             value = code.let(f"fneg double {value}") if part else value
             for place in (j, back):
                 to = code.i64("add", place, code.i64("mul", "%im_offset", part))
-                code.put_scalar(advanced(code, "%x", to, F64), value, DType.F64)
+                code.store_scalar(advanced(code, "%x", to, F64), value, DType.F64)
 
 
 # -- powers of two known at run time --------------------------------------------------------------
@@ -329,11 +329,11 @@ def _fill_twiddles(code: Code, twiddles: str) -> None:
     at, left = code.slot("ptr"), code.slot("i64")
     code.do(f"store ptr {twiddles}, ptr {at}", f"store i64 %m, ptr {left}")
     with code.count(0, _stages(code, "%m"), 1):
-        m = code.integer("shr", code.fetch_scalar(left, DType.I64), 2, DType.U64)
-        to = code.fetch_uniform(at, POINTER)
+        m = code.integer("shr", code.load_scalar(left, DType.I64), 2, DType.U64)
+        to = code.load_uniform(at, POINTER)
         fill_twiddles(code, to, 4, m, F64)
-        code.put_scalar(left, m, DType.I64)
-        code.put_uniform(at, advanced(code, to, emit_table_elements(code, 4, m), F64), POINTER)
+        code.store_scalar(left, m, DType.I64)
+        code.store_uniform(at, advanced(code, to, emit_table_elements(code, 4, m), F64), POINTER)
 
 
 def _stages(code: Code, m: str) -> str:

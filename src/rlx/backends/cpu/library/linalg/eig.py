@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.backends.cpu.library.counters import Variable, loop_while
+from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.eigh import accumulate_shifted, epsilon, fix_phases
 from rlx.backends.cpu.library.linalg.householder import apply, reflect
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
@@ -111,7 +111,7 @@ class _Schur:
             has_rows = code.compare("gt", end.get(), 0)
             return code.both(has_rows, code.compare("gt", left.get(), 0))
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             code.poll()
             left.add(-1)
             since.add(1)
@@ -134,7 +134,7 @@ class _Schur:
             is_inside = code.compare("gt", found.get(), 0)
             return code.both(is_inside, is_open.get())
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             k = found.get()
             before = code.i64("sub", k, 1)
             size = h.get(before, before).size1() + h.get(k, k).size1()

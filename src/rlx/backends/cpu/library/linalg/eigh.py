@@ -6,7 +6,7 @@ Vectors are the rows of a matrix, so that a rotation of two of them is a loop ov
 
 from __future__ import annotations
 
-from rlx.backends.cpu.library.counters import Variable, loop_while
+from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.cholesky import read_hermitian
 from rlx.backends.cpu.library.linalg.householder import reflect
 from rlx.backends.cpu.library.linalg.matrix import BLOCK, Matrix, Range, Row
@@ -133,7 +133,7 @@ def ql(d: Row, e: Row, z: Matrix) -> str:
     left = Variable(code, code.i64("mul", n, ITERATIONS))
     with code.count(0, n, 1) as low:
         block = Variable(code, _block_end(d, e, low, n))
-        with loop_while(code, lambda: _goes_on(z, block, low, left)):
+        with code.loop_while(lambda: _goes_on(z, block, low, left)):
             code.poll()
             _ql_step(d, e, z, low, block.get())
             block.set(_block_end(d, e, low, n))
@@ -157,7 +157,7 @@ def _block_end(d: Row, e: Row, low: Bound, n: Bound) -> str:
         is_inside = code.compare("lt", found.get(), last)
         return code.both(is_inside, is_open.get())
 
-    with loop_while(code, more):
+    with code.loop_while(more):
         m = found.get()
         after = code.i64("add", m, 1)
         size = (d.real(m).abs() + d.real(after).abs()) * epsilon(d.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.library.counters import Variable, loop_while
+from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.matrix import Matrix, Range, Row
 from rlx.backends.cpu.library.linalg.numbers import Number, RealCell
 from rlx.backends.cpu.library.linalg.unit import MatrixKernel, Room, Unit
@@ -71,7 +71,7 @@ class _Elimination:
     def run(self, unit: Unit) -> None:
         code, n = self.code, self.a.rows
         k = Variable(code, 0)
-        with loop_while(code, lambda: code.compare("lt", k.get(), n)):
+        with code.loop_while(lambda: code.compare("lt", k.get(), n)):
             code.poll()
             now = k.get()
             after = code.i64("add", now, 1)
@@ -271,7 +271,7 @@ class _Substitution:
         """b := d⁻¹ · l⁻¹ · b. The first row of each block is marked, for the way back."""
         code, n = self.code, self.a.rows
         k = Variable(code, 0)
-        with loop_while(code, lambda: code.compare("lt", k.get(), n)):
+        with code.loop_while(lambda: code.compare("lt", k.get(), n)):
             code.poll()
             now = k.get()
             after, rest = code.i64("add", now, 1), code.i64("add", now, 2)
@@ -318,7 +318,7 @@ class _Substitution:
         """b := l⁻ᵀ · b."""
         code, n = self.code, self.a.rows
         k = Variable(code, code.i64("sub", n, 1))
-        with loop_while(code, lambda: code.compare("ge", k.get(), 0)):
+        with code.loop_while(lambda: code.compare("ge", k.get(), 0)):
             code.poll()
             now = k.get()
             before, rest = code.i64("sub", now, 1), code.i64("add", now, 1)

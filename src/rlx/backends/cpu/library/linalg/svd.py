@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.library.counters import Variable, loop_while
+from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.linalg.eigh import (
     accumulate_shifted,
     epsilon,
@@ -164,7 +164,7 @@ class _Bidiagonal:
             has_rows = code.compare("gt", end.get(), 0)
             return code.both(has_rows, code.compare("gt", left.get(), 0))
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             code.poll()
             left.add(-1)
             p = end.get()
@@ -187,7 +187,7 @@ class _Bidiagonal:
             is_inside = code.compare("gt", found.get(), 0)
             return code.both(is_inside, is_open.get())
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             k = found.get()
             before = code.i64("sub", k, 1)
             size = self.s.real(before).abs() + self.s.real(k).abs()
@@ -230,7 +230,7 @@ class _Bidiagonal:
             is_inside = code.compare("ge", found.get(), start)
             return code.both(is_inside, is_open.get())
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             k = found.get()
             size = RealCell(code, self.e.real(k).abs())
             with code.when(code.compare("gt", k, start)):

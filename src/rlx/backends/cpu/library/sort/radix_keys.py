@@ -101,8 +101,8 @@ class RadixKeys:
     def load_position(self, code: Code, keys: str, number: Bound) -> str:
         at = self.pointer(code, keys, number)
         if self.is_wide:
-            return code.fetch_scalar(at, DType.I64)
-        low = code.fetch_scalar(at, DType.I32)
+            return code.load_scalar(at, DType.I64)
+        low = code.load_scalar(at, DType.I32)
         return code.converted(low, DType.U32, DType.I64)
 
     def pointer(self, code: Code, keys: str, number: Bound) -> str:
@@ -136,7 +136,7 @@ class RadixKeys:
         slot, head, look, move, done = code.slot("i64"), *(code.label() for _ in range(4))
         code.do(f"store i64 %last, ptr {slot}", f"br label %{head}")
         code.place(head)
-        at = code.fetch_scalar(slot, DType.I64)
+        at = code.load_scalar(slot, DType.I64)
         is_first = code.compare("eq", at, 0)
         code.do(f"br i1 {is_first}, label %{done}, label %{look}")
         code.place(look)
@@ -160,32 +160,32 @@ class RadixKeys:
         code.do(f"store ptr %keys, ptr {source}", f"store ptr %spare, ptr {target}")
         with code.count(0, "%bytes", 1) as digit:
             self._radix_pass(code, digit, source, target)
-        code.do(f"ret ptr {code.fetch_uniform(source, POINTER)}")
+        code.do(f"ret ptr {code.load_uniform(source, POINTER)}")
 
     def _radix_pass(self, code: Code, digit: str, source: str, target: str) -> None:
         """One pass of the radix sort: a stable counting sort by one byte."""
-        given, to = (code.fetch_uniform(slot, POINTER) for slot in (source, target))
+        given, to = (code.load_uniform(slot, POINTER) for slot in (source, target))
         digits = code.advanced(given, self.value_shift // 8, DType.U8)
         digits = code.advanced(digits, digit, DType.U8)
         with code.count(0, 256, 1) as i:
-            code.put_scalar(_histogram_entry(code, i), 0, DType.I64)
+            code.store_scalar(_histogram_entry(code, i), 0, DType.I64)
         with code.count(0, "%length", 1, KEYS_PER_POLL) as i:
             at = _histogram_entry(code, self._digit(code, digits, i))
-            code.put_scalar(at, code.i64("add", code.fetch_scalar(at, DType.I64), 1), DType.I64)
-        first = code.fetch_scalar(_histogram_entry(code, self._digit(code, digits, 0)), DType.I64)
+            code.store_scalar(at, code.i64("add", code.load_scalar(at, DType.I64), 1), DType.I64)
+        first = code.load_scalar(_histogram_entry(code, self._digit(code, digits, 0)), DType.I64)
         with code.when(code.compare("ne", first, "%length")):
             _exclusive_prefix_sum(code)
             with code.count(0, "%length", 1, KEYS_PER_POLL) as i:
                 at = _histogram_entry(code, self._digit(code, digits, i))
-                place = code.fetch_scalar(at, DType.I64)
-                code.put_scalar(at, code.i64("add", place, 1), DType.I64)
+                place = code.load_scalar(at, DType.I64)
+                code.store_scalar(at, code.i64("add", place, 1), DType.I64)
                 self.store(code, self.load(code, given, i), to, place)
             code.do(f"store ptr {to}, ptr {source}", f"store ptr {given}, ptr {target}")
 
     def _digit(self, code: Code, digits: str, number: Bound) -> str:
         """A byte of a key, as i64."""
         at = self.pointer(code, digits, number)
-        return code.converted(code.fetch_scalar(at, DType.U8), DType.U8, DType.I64)
+        return code.converted(code.load_scalar(at, DType.U8), DType.U8, DType.I64)
 
 
 def _histogram_entry(code: Code, number: str) -> str:
@@ -195,12 +195,12 @@ def _histogram_entry(code: Code, number: str) -> str:
 def _exclusive_prefix_sum(code: Code) -> None:
     """Exclusive prefix sum of the histogram."""
     total = code.slot("i64")
-    code.put_scalar(total, 0, DType.I64)
+    code.store_scalar(total, 0, DType.I64)
     with code.count(0, 256, 1) as i:
         at = _histogram_entry(code, i)
-        before, more = (code.fetch_scalar(p, DType.I64) for p in (total, at))
-        code.put_scalar(at, before, DType.I64)
-        code.put_scalar(total, code.i64("add", before, more), DType.I64)
+        before, more = (code.load_scalar(p, DType.I64) for p in (total, at))
+        code.store_scalar(at, before, DType.I64)
+        code.store_scalar(total, code.i64("add", before, more), DType.I64)
 
 
 def key_lanes(isa: Isa, dtype: DType) -> int:

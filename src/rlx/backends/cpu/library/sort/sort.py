@@ -229,7 +229,7 @@ class _TopKWriter:
         self.sort_and_truncate(first)
         self.scan(starts[0], first)
         if not self.is_insertion:
-            self.sort_and_truncate(code.fetch_scalar(self.count, DType.I64))
+            self.sort_and_truncate(code.load_scalar(self.count, DType.I64))
         with code.count(0, self.k, 1, KEYS_PER_POLL) as i:
             self.spec.store_result(self.w, starts, i, self.keys)
 
@@ -242,7 +242,7 @@ class _TopKWriter:
             code.count(0, self.k, 1) as i,
         ):
             radix_keys.store(code, radix_keys.load(code, made, i), self.keys, i)
-        code.put_scalar(self.count, self.k, DType.I64)
+        code.store_scalar(self.count, self.k, DType.I64)
         self.update_threshold()
 
     def update_threshold(self) -> None:
@@ -289,7 +289,7 @@ class _TopKWriter:
         code, kind = self.code, ELEMENT[self.radix_keys.unsigned]
         threshold = code.let(f"load {kind}, ptr {self.threshold}")
         with code.when(code.let(f"icmp ult {kind} {key}, {threshold}")):
-            count = code.fetch_scalar(self.count, DType.I64)
+            count = code.load_scalar(self.count, DType.I64)
             self.radix_keys.store(code, self.radix_keys.pack(code, key, position), self.keys, count)
             self.insert() if self.is_insertion else self.append(count)
 
@@ -300,7 +300,7 @@ class _TopKWriter:
     def append(self, count: str) -> None:
         code = self.code
         more = code.i64("add", count, 1)
-        code.put_scalar(self.count, more, DType.I64)
+        code.store_scalar(self.count, more, DType.I64)
         with code.when(code.compare("eq", more, self.capacity)):
             self.sort_and_truncate(more)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.backends.cpu.library.compaction import size_of
-from rlx.backends.cpu.library.counters import Variable, is_first_task, loop_while, store_i64
+from rlx.backends.cpu.library.counters import Variable, is_first_task, store_i64
 from rlx.backends.cpu.library.sort.radix_keys import (
     HISTOGRAM_BYTES,
     KEYS_PER_POLL,
@@ -118,7 +118,7 @@ class _Groups:
             is_inside = code.compare("lt", column.get(), w.size(self.columns))
             return code.both(is_inside, same.get())
 
-        with loop_while(code, more):
+        with code.loop_while(more):
             x, y = (self.key_of(w, row, column.get()) for row in (a, b))
             same.set(code.let(f"icmp eq {kind} {x}, {y}"))
             if self.dtype.is_float and not self.given.node.attrs["equal_nan"]:
@@ -268,11 +268,11 @@ def _axes(layout: Layout, low: int, high: int) -> Layout:
 
 
 def _get(code: Code, array: str, number: Bound) -> str:
-    return code.fetch_scalar(_pointer(code, array, number), DType.I64)
+    return code.load_scalar(_pointer(code, array, number), DType.I64)
 
 
 def _set(code: Code, value: Bound, array: str, number: Bound) -> None:
-    code.put_scalar(_pointer(code, array, number), value, DType.I64)
+    code.store_scalar(_pointer(code, array, number), value, DType.I64)
 
 
 def _pointer(code: Code, array: str, number: Bound) -> str:

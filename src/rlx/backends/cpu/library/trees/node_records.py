@@ -306,9 +306,9 @@ class Packing:
                 height = self._height(code, root)
                 where = code.let(f"getelementptr [2 x i32], ptr {w.buffer(2)}, i64 {i}")
                 cut = code.converted(root, DType.I64, DType.I32)
-                code.put_scalar(where, cut, DType.I32, 4)
+                code.store_scalar(where, cut, DType.I32, 4)
                 second = code.advanced(where, 1, DType.I32)
-                code.put_scalar(second, height, DType.I32, 4)
+                code.store_scalar(second, height, DType.I32, 4)
 
     def _heights(self, w: Writer) -> None:
         """From the last node to the first: one more than the greater of the children's."""
@@ -326,11 +326,11 @@ class Packing:
             more = code.integer("add", taller, 1, DType.I32)
             height = code.choose(is_leaf, 0, more, DType.I32)
             where = code.advanced("%scratch", i, DType.I32)
-            code.put_scalar(where, height, DType.I32, 4)
+            code.store_scalar(where, height, DType.I32, 4)
 
     def _height(self, code: Code, node: Bound) -> str:
         where = code.advanced("%scratch", node, DType.I32)
-        return code.fetch_scalar(where, DType.I32, 4)
+        return code.load_scalar(where, DType.I32, 4)
 
     # -- leaves ---------------------------------------------------------------------------------
 
@@ -351,6 +351,6 @@ class Packing:
         place = w.place(of.layout(WEIGHT), [i, 0])
         weight = w.load(0, place, of.dtype(WEIGHT), 0).to(F64)
         where = code.let(f"getelementptr [2 x i64], ptr {w.buffer(2)}, i64 {i}")
-        code.put_scalar(where, weight.bits(I64).lane(), DType.I64, 8)
+        code.store_scalar(where, weight.bits(I64).lane(), DType.I64, 8)
         second = code.advanced(where, 1, DType.I64)
-        code.put_scalar(second, target, DType.I64, 8)
+        code.store_scalar(second, target, DType.I64, 8)

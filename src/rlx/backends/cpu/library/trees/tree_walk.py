@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from rlx.backends.cpu.codegen.gemm.microkernel import below
 from rlx.backends.cpu.codegen.loop.vector_access import load, store
 from rlx.backends.cpu.codegen.math import elementwise as arith
-from rlx.backends.cpu.library.counters import Variable, loop_while
+from rlx.backends.cpu.library.counters import Variable
 from rlx.backends.cpu.library.shared_functions import helper
 from rlx.backends.cpu.library.strided_copy import at, dim_lanes, masked_lane_stride
 from rlx.backends.cpu.library.trees.node_records import (
@@ -270,9 +270,9 @@ class _Walks:
                 total = code.variable(code.const(self.identity, F64))
                 with code.count(0, w.size(self.chunks), 1) as chunk:
                     place = at(w, base, code.i64("mul", chunk, targets), k)
-                    before = code.fetch(total, F64)
-                    code.put(total, self._folded(before, w.load(0, place, F64)))
-                self._store(w, code.fetch(total, F64), row, k, w.buffer(1))
+                    before = code.load(total, F64)
+                    code.store(total, self._folded(before, w.load(0, place, F64)))
+                self._store(w, code.load(total, F64), row, k, w.buffer(1))
         return w.source(name)
 
     # -- rows as keys ---------------------------------------------------------------------------
@@ -320,9 +320,9 @@ class _Walks:
         """The root's record of a tree, and its height."""
         code = w.code
         where = code.let(f"getelementptr [{TREE_BYTES} x i8], ptr {w.buffer(TREES)}, i64 {number}")
-        root = code.fetch_scalar(where, DType.I32, 4)
+        root = code.load_scalar(where, DType.I32, 4)
         second = code.advanced(where, 1, DType.I32)
-        height = code.fetch_scalar(second, DType.I32, 4)
+        height = code.load_scalar(second, DType.I32, 4)
         wide = code.converted(root, DType.U32, DType.I64)
         kind = f"[{self.of.record_bytes} x i8]"
         record = code.let(f"getelementptr {kind}, ptr {w.buffer(RECORDS)}, i64 {wide}")
@@ -340,7 +340,7 @@ class _Walks:
                 slot.set(self._step(code, slot.get(), row))
         with code.when(code.compare("gt", height, UNTESTED_STEPS)):
             moves = Variable(code, 1)
-            with loop_while(code, lambda: code.compare("ne", moves.get(), 0)):
+            with code.loop_while(lambda: code.compare("ne", moves.get(), 0)):
                 for slot, row in zip(slots, rows):
                     slot.set(self._step(code, slot.get(), row))
                 moves.set(0)
@@ -391,9 +391,9 @@ class _Walks:
             pair = code.let(
                 f"getelementptr [{PAIR_BYTES} x i8], ptr {w.buffer(LEAVES)}, i64 {found}"
             )
-            weight = code.splat(code.fetch_scalar(pair, DType.F64, 8), F64)
+            weight = code.splat(code.load_scalar(pair, DType.F64, 8), F64)
             second = code.advanced(pair, 1, DType.I64)
-            target = code.fetch_scalar(second, DType.I64, 8)
+            target = code.load_scalar(second, DType.I64, 8)
             self._fold(code, sums, at(w, place, target), weight)
             return
         self._add_leaf_row(w, name, found, sums, place)
